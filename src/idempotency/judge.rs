@@ -70,9 +70,9 @@ pub(super) fn judge(
         RecordState::Running | RecordState::Unknown => Ok(Verdict::Mismatch),
         // From here on: no attempt is running, and no step is open.
         _ if row.forget_left.is_some_and(|left| left <= 0) => Ok(Verdict::Forgotten { attempt }),
-        RecordState::Expired => Ok(Verdict::Expired),
         // A key that was given up, and is not bound, may be used for another request.
         _ if !same && (row.bound || row.state != KeptState::Free) => Ok(Verdict::Mismatch),
+        RecordState::Expired => Ok(Verdict::Expired),
         RecordState::Poisoned => Ok(Verdict::Poisoned { attempts }),
         RecordState::Lapsed | RecordState::Free => Ok(Verdict::Claim(Some(attempt))),
         RecordState::Done => match (&row.content_type, &row.outcome) {
@@ -137,7 +137,7 @@ mod tests {
         };
         assert!(matches!(of(done(1, 2), "a"), Verdict::Replay(_)));
         assert!(matches!(of(done(0, 1), "a"), Verdict::Expired));
-        assert!(matches!(of(done(0, 1), "b"), Verdict::Expired));
+        assert!(matches!(of(done(0, 1), "b"), Verdict::Mismatch));
         let forgotten = of(done(-1, 0), "b");
         assert!(matches!(forgotten, Verdict::Forgotten { attempt: 7 }));
     }

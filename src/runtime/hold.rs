@@ -60,10 +60,21 @@ impl Guard {
         };
         let outcome =
             |loss: Option<Loss>| loss.map_or(ReleaseOutcome::Released, ReleaseOutcome::Lost);
-        if !is_last || self.loss().is_some() {
+        let is_permit = grant.name.of_permit().is_some();
+        // Late sendings of the acquire may be granted the name again.
+        let undo = || {
+            if grant.late > 0 && !is_permit {
+                self.send(None);
+            }
+        };
+        if !is_last {
             return Ok(outcome(self.loss()));
         }
-        let is_permit = grant.name.of_permit().is_some();
+        if self.loss().is_some() {
+            undo();
+            return Ok(outcome(self.loss()));
+        }
+        let until = Moment::now() + time;
         let ask = RunOutAsk {
             name: grant.name.clone(),
             grant_id: grant.id,
@@ -71,13 +82,16 @@ impl Guard {
             time,
         };
         let kept = self.change("release", async move |store: &mut dyn Store| {
+            // It may be sent late, or again.
+            let time = until.remaining();
+            let ask = RunOutAsk {
+                time,
+                ..ask.clone()
+            };
             store.hold_run_out(&ask).await
         });
         let kept = kept.await;
-        if grant.late > 0 && !is_permit {
-            // Late sendings of the acquire may be granted the name again.
-            self.send(None);
-        }
+        undo();
         Ok(outcome(kept?.is_none().then_some(Loss::TakenOver)))
     }
 

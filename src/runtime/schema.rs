@@ -1,5 +1,6 @@
 //! The schema: checks whether the tables fit this library, and migrates them.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use refinery_core::Migration;
@@ -9,7 +10,7 @@ use super::timer::sleep_until;
 use crate::model::{Engine, Error, FaultKind, Moment};
 use crate::store::brands::migrations;
 use crate::store::fault::Fault;
-use crate::store::migrate::{HISTORY_TABLE, MigrateUntil, changed, newer};
+use crate::store::migrate::{DATABASE, HISTORY_TABLE, MigrateUntil, changed, newer};
 use crate::store::quarantine::Limit;
 use crate::store::schema::Applied;
 use crate::store::{Connection, Store};
@@ -25,7 +26,12 @@ const PATIENCE: Duration = Duration::from_mins(1);
 enum Schema {
     Current,
     Missing,
-    Older { found: i32, needed: i32 },
+    /// A database that gets its tables in quarantine: there is the row that has the quarantine, and no table of locks yet.
+    Begun,
+    Older {
+        found: i32,
+        needed: i32,
+    },
 }
 
 /// What a client does with the tables when it connects.
@@ -63,7 +69,7 @@ pub(crate) async fn prepare(
         match (&schema, preparing.migrate) {
             (Schema::Current, _) => break,
             (_, true) => {}
-            (&Schema::Missing, false) => {
+            (Schema::Missing | Schema::Begun, false) => {
                 return Err(Error::SchemaMissing {
                     target: target.into(),
                     engine,
@@ -208,6 +214,11 @@ fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Resul
             ));
         }
     }
+    match newest.version.cmp(&DATABASE) {
+        Ordering::Less => return Ok(Schema::Missing),
+        Ordering::Equal => return Ok(Schema::Begun),
+        Ordering::Greater => {}
+    }
     if history.len() < ours.len() {
         return Ok(Schema::Older {
             found: newest.version,
@@ -230,13 +241,10 @@ mod tests {
     }
 
     fn current() -> Vec<Applied> {
-        migrations(Engine::Sqlite)
-            .unwrap()
-            .runner
-            .get_migrations()
-            .iter()
-            .map(row_of)
-            .collect()
+        let runner = migrations(Engine::Sqlite).unwrap().runner;
+        let mut rows: Vec<_> = runner.get_migrations().iter().map(row_of).collect();
+        rows.sort_by_key(|row| row.version);
+        rows
     }
 
     #[test]
@@ -245,6 +253,12 @@ mod tests {
         assert_eq!(compare(None).unwrap(), Schema::Missing);
         assert_eq!(compare(Some(vec![])).unwrap(), Schema::Missing);
         assert_eq!(compare(Some(current())).unwrap(), Schema::Current);
+        // No table of locks yet, and then a row that may have a quarantine.
+        let first = |count| Some(current()[..count].to_vec());
+        assert_eq!(compare(first(1)).unwrap(), Schema::Missing);
+        assert_eq!(compare(first(2)).unwrap(), Schema::Begun);
+        let older = compare(first(3)).unwrap();
+        assert!(matches!(older, Schema::Older { found: 3, .. }));
 
         let mut edited = current();
         edited[0].checksum = "1".into();

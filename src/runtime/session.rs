@@ -9,7 +9,7 @@
 //!
 //! So the renewals [look](super::renew::look) at all grants of the session: once per TTL; when the number of forced releases in the session's
 //! row has changed; and over each new connection. A guard without a row has lost its lock. A row without a guard is freed, by its grant id,
-//! when it was seen for a while.
+//! when it was seen for a while. While a look cannot be had, the locks are trusted for two thirds of the TTL, or until the next renewal after that.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -54,6 +54,8 @@ struct Known {
 struct Looks {
     /// When the last whole look began; `None`: there was none, or it may have missed a grant that was being asked for.
     last: Option<Moment>,
+    /// Since when the next one is due.
+    due: Option<Moment>,
     /// The number of forced releases then.
     forced: i64,
     /// The connections of the last renewals.
@@ -158,6 +160,20 @@ impl Session {
             || !looks.connections.contains(&renewal.connection)
     }
 
+    /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after two thirds of the TTL none of
+    /// them is trusted any longer.
+    pub(crate) fn await_look(&self, now: Moment) {
+        let since = *self.looks().due.get_or_insert(now);
+        if now < since + self.grant.ttl * 2 / 3 {
+            return;
+        }
+        let known = &self.grants().known;
+        let known: Vec<_> = known.values().map(|known| known.grant.clone()).collect();
+        for grant in known.iter().filter_map(Weak::upgrade) {
+            grant.lose(Loss::Expired);
+        }
+    }
+
     pub(crate) fn begin_look(&self, now: Moment) -> Look {
         Look {
             began: now,
@@ -219,6 +235,7 @@ impl Session {
     pub(crate) fn end_look(&self, look: &Look, renewal: Renewal) {
         let mut looks = self.looks();
         looks.last = (!look.unsure).then_some(look.began);
+        looks.due = None;
         looks.forced = renewal.forced;
         looks.strays.retain(|id, _| look.strays.contains(id));
         if !looks.connections.contains(&renewal.connection) {

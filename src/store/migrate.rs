@@ -82,7 +82,7 @@ pub(crate) enum MigrateUntil {
 }
 
 /// The version that makes the row of `rowlock_database`.
-const DATABASE: i32 = 2;
+pub(crate) const DATABASE: i32 = 2;
 
 /// Applies the missing migrations on `conn`, under the caller's lock, and returns their names.
 pub(crate) async fn run<C>(

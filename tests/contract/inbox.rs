@@ -61,6 +61,21 @@ on_every_engine! {
         assert_eq!(credits(db, "a").await, 1);
     }
 
+    async fn another_payload_is_put_aside_for_as_long_as_the_id_is_remembered(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        assert_eq!(receive_now(&rowlock, db, "17", "a").await.reply(), Reply::Ack);
+        let past = db.past();
+        let past = format!("UPDATE rowlock_idempotency SET retain_until = {past}");
+        db.execute(&past).await;
+        // The retention is over, and the producer counts from the beginning again.
+        let other = receive_now(&rowlock, db, "17", "b").await;
+        assert!(matches!(other, Delivery::OtherPayload), "{other:?}");
+        let same = receive_now(&rowlock, db, "17", "a").await;
+        assert!(matches!(same, Delivery::Duplicate), "{same:?}");
+        assert_eq!(credits(db, "17").await, 1);
+    }
+
     async fn a_failure_writes_nothing_and_the_next_delivery_runs(db: &Db) {
         table(db).await;
         let rowlock = db.rowlock().await;

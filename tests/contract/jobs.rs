@@ -10,6 +10,7 @@ use rowlock::{Error, Loss, RunState};
 use rowlock_test::{Db, eventually, on_every_engine, release, take};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_mins(10);
 
@@ -157,6 +158,25 @@ on_every_engine! {
             let run = two.last_run(name).await.unwrap().unwrap();
             assert!(matches!(run.state, RunState::Vanished | RunState::Running), "{run:?}");
         }
+    }
+
+    async fn a_run_that_is_left_while_a_transaction_has_it_locked_is_left_in_the_end(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let time = Duration::from_secs(5);
+        let job = Job::new(&rowlock, "j").ttl(LONG).at_least_for(time);
+        let run = job.try_begin().await.unwrap().held().unwrap();
+        let pinned = db.lock_row("j").await;
+        let mut leaving = Box::pin(run.leave());
+        let first = timeout(Duration::from_millis(100), &mut leaving).await;
+        assert!(first.is_err(), "{first:?}");
+        // The caller goes away.
+        drop(leaving);
+        pinned.release().await;
+        eventually("the name is taken for the rest", async || {
+            let left = other.inspect("j").await.unwrap().expect("it is taken");
+            (left.expires_at - left.acquired_at).to_std().unwrap() < LONG / 2
+        })
+        .await;
     }
 
     async fn a_run_that_has_vanished_took_nobody_knows_how_long(db: &Db) {

@@ -114,4 +114,59 @@ on_every_engine! {
         assert_eq!(connected(&quorum), [true, true, true]);
         remove(databases).await;
     }
+
+    async fn a_database_that_gets_its_tables_in_quarantine_is_left_out_until_it_has_all(db: &Db) {
+        let databases = databases(db).await;
+        for db in &databases {
+            db.rowlock().await;
+        }
+        // Its operator's `rowlock quarantine` has made the row that says so, and no more.
+        let lost = &databases[0];
+        let tables = [
+            "waiter", "waiting_owner", "lock", "idempotency_step", "idempotency", "form_token", "session", "run",
+        ];
+        for table in tables {
+            lost.execute(&format!("DROP TABLE rowlock_{table}")).await;
+        }
+        lost.execute("DELETE FROM rowlock_schema_history WHERE version > 2").await;
+        assert!(!has_tables(lost).await);
+        let quorum = Quorum::connect(databases.each_ref().map(|db| db.url.clone())).await.unwrap();
+        assert_eq!(connected(&quorum), [false, true, true]);
+        take_and_release(&quorum).await;
+        assert!(!has_tables(lost).await, "it may have lost its data");
+        let again = Rowlock::builder().quarantine(Duration::from_mins(1));
+        let again = again.connect(&lost.url).await.unwrap();
+        assert!(again.quarantine_left().await.unwrap().is_some());
+        remove(databases).await;
+    }
+
+    async fn a_database_that_was_silent_once_is_waited_for_when_the_others_are_no_majority(db: &Db) {
+        let [there, quarantined, unused] = databases(db).await;
+        let slow = Db::new(Engine::Sqlite).await;
+        let clients = [there.rowlock().await, quarantined.rowlock().await];
+        let urls = [&there, &quarantined, &slow].map(|db| db.url.clone());
+        let quorum = Quorum::connect(urls).await.unwrap();
+        // It comes later than the quorum, and is not asked since.
+        slow.rowlock().await;
+        eventually("it is connected", async || {
+            let is_there = quorum.members().iter().all(Option::is_some);
+            if !is_there {
+                take_and_release(&quorum).await;
+            }
+            is_there
+        })
+        .await;
+        clients[1].quarantine(Duration::from_mins(10)).await.unwrap();
+        // It answers after the database in quarantine.
+        let mut writing = slow.begin().await;
+        writing.execute("UPDATE rowlock_lock SET fence = fence").await.unwrap();
+        let asked = tokio::spawn(async move { quorum.lock("b").try_acquire().await });
+        let granted = async || clients[0].inspect("b").await.unwrap().is_some();
+        eventually("the first one has granted it", granted).await;
+        writing.release().await;
+        let held = asked.await.unwrap().unwrap().held().expect("two databases grant it");
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        slow.remove().await;
+        remove([there, quarantined, unused]).await;
+    }
 }

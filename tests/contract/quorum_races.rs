@@ -135,6 +135,26 @@ on_every_engine! {
         remove(others).await;
     }
 
+    async fn a_release_tells_of_a_loss_that_no_renewal_has_found_yet(db: &Db) {
+        let others = databases(db).await;
+        let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
+        let clients = clients(db, &others).await;
+        for freed in 0..=3 {
+            let held = of_all(&quorum, &clients, "a", TTL).await;
+            for client in &clients[..freed] {
+                client.force_release("a").await.unwrap();
+            }
+            assert!(held.is_held(), "no renewal is due yet");
+            let expected = match freed {
+                0 | 1 => ReleaseOutcome::Released,
+                _ => ReleaseOutcome::Lost(Loss::TakenOver),
+            };
+            assert_eq!(held.release().await.unwrap(), expected, "{freed}");
+            eventually("it is free", async || holders(&clients, "a").await == 0).await;
+        }
+        remove(others).await;
+    }
+
     async fn a_release_does_not_wait_for_a_minority(db: &Db) {
         let others = databases(db).await;
         let builder = Rowlock::builder().operation_timeout(Duration::from_mins(5));

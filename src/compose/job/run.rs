@@ -1,8 +1,9 @@
 //! A run of a job: it keeps the name taken.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -78,14 +79,15 @@ impl JobRun {
     ///
     /// Dropping the future does not stop it.
     pub async fn leave(mut self) -> Result<ReleaseOutcome, Error> {
-        let left = leave(&self.held, self.rest()).await;
+        let (held, rest) = (Arc::clone(&self.held), self.rest());
         self.has_left = true;
-        left
+        GoesOn::new(async move { leave(&held, rest).await }).await
     }
 
     pub(super) async fn leave_and_warn(mut self) {
-        leave_and_warn(&self.held, self.rest()).await;
+        let (held, rest) = (Arc::clone(&self.held), self.rest());
         self.has_left = true;
+        GoesOn::new(async move { leave_and_warn(&held, rest).await }).await;
     }
 
     /// How much longer the name has to stay taken.
@@ -101,15 +103,40 @@ impl Drop for JobRun {
             return;
         }
         let held = Arc::clone(&self.held);
-        let mut leaving = Box::pin(async move { leave_and_warn(&held, rest).await });
+        let mut leaving = GoesOn::new(async move { leave_and_warn(&held, rest).await });
         // The first poll sends it, also where no runtime goes on.
-        let sent = leaving
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
-        if sent.is_pending()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(leaving);
+        let _ = Pin::new(&mut leaving).poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+/// A future that goes on when it is dropped, where a runtime does.
+struct GoesOn<T: Send + 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+impl<T: Send + 'static> GoesOn<T> {
+    fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+}
+
+impl<T: Send + 'static> Future for GoesOn<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let done = future.as_mut().poll(cx);
+        if done.is_ready() {
+            self.0 = None;
+        }
+        done
+    }
+}
+
+impl<T: Send + 'static> Drop for GoesOn<T> {
+    fn drop(&mut self) {
+        if let (Some(future), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(future);
         }
     }
 }

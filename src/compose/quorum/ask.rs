@@ -22,6 +22,15 @@ pub(super) struct Request {
 /// The answer of a member.
 pub(super) type Asked = Result<TryAcquire, Error>;
 
+/// Whether a member grants names at all: one that is in quarantine, or that fails, does not.
+fn can_grant(answer: &Asked) -> bool {
+    match answer {
+        Ok(TryAcquire::Held(_)) => true,
+        Ok(TryAcquire::Busy(busy)) => busy.quarantine.is_none(),
+        Err(_) => false,
+    }
+}
+
 /// Why a round did not win the lock.
 pub(super) enum Missed {
     /// Others have the name.
@@ -61,17 +70,19 @@ impl Request {
         let granted =
             |round: &Round<_>| round.count(|asked| matches!(asked, Ok(TryAcquire::Held(_))));
         let members = &self.members;
-        let speaking = (0..count)
-            .filter(|member| !members.is_silent(*member))
-            .count();
         let started = Instant::now();
         let decided = round.run(|round| {
             let granted = granted(round);
             // Those that were silent the last time are not waited for, if the others can be a majority. Meanwhile this would keep what the others have granted, and of
             // several callers none would get a majority.
+            let can_grant = |member: &usize| {
+                let answer = round.done[*member].as_ref();
+                !members.is_silent(*member) && answer.is_none_or(can_grant)
+            };
+            let can_grant = (0..count).filter(can_grant).count();
             let hoped = round
                 .pending()
-                .filter(|member| speaking < majority || !members.is_silent(*member));
+                .filter(|member| can_grant < majority || !members.is_silent(*member));
             granted >= majority || granted + hoped.count() < majority
         });
         let is_late = timeout(self.bound(), decided).await.is_err();

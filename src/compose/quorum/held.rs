@@ -92,10 +92,7 @@ impl Leases {
         }
         let each = self.each();
         let losses = each.iter().flatten().filter_map(|held| held.loss());
-        // A lease that was taken over tells more than one that has run out.
-        losses
-            .max_by_key(|loss| *loss != Loss::Expired)
-            .unwrap_or(Loss::Expired)
+        telling(losses).unwrap_or(Loss::Expired)
     }
 
     /// The time until fewer than a majority are trusted.
@@ -253,7 +250,7 @@ impl QuorumHeld {
         .await
     }
 
-    /// Releases the lock in every database, and reports whether it was held until now.
+    /// Releases the lock in every database, and reports whether it was held until now: `Lost`, when fewer than a majority of the databases may have held it until now.
     ///
     /// # Errors
     ///
@@ -265,27 +262,51 @@ impl QuorumHeld {
     pub async fn release(self) -> Result<ReleaseOutcome, Error> {
         self.repair.abort();
         let (was_held, loss) = (self.is_held(), self.leases.loss());
+        let majority = self.leases.majority;
         let each: Vec<_> = self.leases.each().drain(..).collect();
-        // The name is free when all but a minority say so. The others are released in the background.
-        let minority = each.len().saturating_sub(self.leases.majority);
+        let members = each.len();
         let leases: Vec<Arc<Held>> = each.into_iter().flatten().collect();
+        // The name is free when all but a minority say so. The others are released in the background.
+        let minority = members - majority;
         let needed = leases.len().saturating_sub(minority);
+        let is_released = |answer: &Answer| matches!(answer, Ok(ReleaseOutcome::Released));
+        let is_lost = |answer: &Answer| matches!(answer, Ok(ReleaseOutcome::Lost(_)));
         let mut round = Round::of(leases.iter().map(|lease| lease.release()));
+        let may_be_held = |round: &Round<_>| leases.len() - round.count(is_lost) >= majority;
         round
-            .run(|round| round.count(Result::is_ok) >= needed)
+            .run(|round| {
+                // Once a lease was lost, the others decide.
+                let is_told = round.count(is_lost) == 0
+                    || round.count(is_released) >= majority
+                    || !may_be_held(round);
+                is_told && round.count(Result::is_ok) >= needed
+            })
             .await;
-        if round.count(Result::is_ok) < needed
-            && let Some(error) = round.done.into_iter().flatten().find_map(Result::err)
-        {
-            return Err(error);
+        let is_free = round.count(Result::is_ok) >= needed;
+        let may_be_held = may_be_held(&round);
+        let (mut error, mut told) = (None, None);
+        for answer in round.done.into_iter().flatten() {
+            match answer {
+                Ok(ReleaseOutcome::Lost(loss)) => told = telling(told.into_iter().chain([loss])),
+                Ok(_) => {}
+                Err(failed) => error = error.or(Some(failed)),
+            }
         }
-        Ok(if was_held {
-            ReleaseOutcome::Released
-        } else {
-            ReleaseOutcome::Lost(loss)
-        })
+        match error {
+            Some(error) if !is_free => Err(error),
+            _ if was_held && may_be_held => Ok(ReleaseOutcome::Released),
+            _ => Ok(ReleaseOutcome::Lost(told.unwrap_or(loss))),
+        }
     }
 }
+
+/// A lease that was taken over tells more than one that has run out.
+fn telling(losses: impl Iterator<Item = Loss>) -> Option<Loss> {
+    losses.max_by_key(|loss| *loss != Loss::Expired)
+}
+
+/// The answer of a member to a release.
+type Answer = Result<ReleaseOutcome, Error>;
 
 fn is_ready(future: Pin<&mut impl Future>) -> bool {
     future

@@ -38,11 +38,11 @@
 //! - *A majority is out of reach*: no lock is granted. Held ones are lost at their deadline.
 //! - *A database forgets its last commits, or all its data*: put it in [quarantine](crate::Rowlock::quarantine) before clients reach it, for at least the TTL. Otherwise
 //!   it may grant a name whose lease it has forgotten, and then two processes may each have a majority. A database that comes back empty gets its tables in quarantine
-//!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there. It has a new id: in processes that run on, its old leases are not taken again, and [`QuorumHeld::pin_on`] fails
+//!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there, and leaves it out until it has them. It has a new id: in processes that run on, [`QuorumHeld::pin_on`] fails
 //!   there, until the process connects anew.
 //! - *A majority forgets its data*: the quorum has lost its memory of leases and fences, whatever the quarantine of each.
-//! - *A clock is set back*: fences of a database that has forgotten all its data start at its clock. So that clock must not be behind the clocks of the others by more than the quarantine. All other clocks
-//!   decide nothing over several databases.
+//! - *A clock is set back*: fences of a database that has forgotten commits go on from its clock, or from the last fence that it remembers. So that clock must not be behind the clocks of the others by more than the quarantine. The clocks of
+//!   databases that have forgotten nothing decide nothing over several databases.
 //! - *The process is paused*: as for a single lease. [`QuorumHeld::is_held`] is false when it wakes.
 //! - *The process crashes*: the lock is free within the TTL.
 //!

@@ -26,8 +26,8 @@ impl Request {
             matches!(raised, Ok(Ok(_))).then_some(held)
         };
         let add_late = async |late: &mut Round<'static, Asked>| {
-            while late.pending().next().is_some() {
-                late.run(|late| late.count(|_| true) > 0).await;
+            loop {
+                // The time may have been over before all answers of the last look were handled.
                 for (member, asked) in late.done.iter_mut().enumerate() {
                     let asked = asked.take();
                     if let Some(answer) = &asked {
@@ -40,8 +40,11 @@ impl Request {
                         leases.add(member, held);
                     }
                 }
+                if late.pending().next().is_none() {
+                    return pending::<()>().await;
+                }
+                late.run(|late| late.count(|_| true) > 0).await;
             }
-            pending::<()>().await;
         };
         loop {
             // Those that do not answer do not delay the others.
@@ -67,5 +70,65 @@ impl Request {
                 }
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::future::ready;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::held::QuorumHeld;
+    use super::super::members::Members;
+    use super::*;
+    use crate::client::Rowlock;
+
+    /// The repair was cut off after it had this answer, and before it had added the lease.
+    #[tokio::test]
+    async fn a_late_lease_that_was_not_added_in_time_is_added_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut clients = Vec::new();
+        for number in 0..3 {
+            let url = format!("sqlite:{}/{number}.db", dir.path().display());
+            clients.push(Rowlock::connect(&url).await.unwrap());
+        }
+        let name = Name::new("a").unwrap();
+        let mut granted = Vec::new();
+        for client in &clients {
+            granted.push(client.lock("a").acquire().await.unwrap());
+        }
+        let late = granted.pop().unwrap();
+        let fence = late.fence().max(granted[0].fence()).max(granted[1].fence());
+        for held in &granted {
+            held.raise_fence(fence).await.unwrap();
+        }
+        let members = Arc::new(Members::of(clients).unwrap());
+        let request = Request {
+            members: Arc::clone(&members),
+            ttl: Duration::from_secs(30),
+            holder: None,
+        };
+        let answers = [
+            Err(Members::missing()),
+            Err(Members::missing()),
+            Ok(TryAcquire::Held(late)),
+        ];
+        let mut round = Round::of(answers.map(ready));
+        round.run(|_| false).await;
+        let granted = granted.into_iter().map(Some).chain([None]).collect();
+        let mut leases = None;
+        let held = QuorumHeld::new(name.clone(), fence, granted, &members, |all| {
+            let all = leases.insert(all);
+            tokio::spawn(request.repair(name, Arc::downgrade(all), fence, round)).abort_handle()
+        });
+        let leases = leases.unwrap();
+        let added = async {
+            while leases.missing() != Some(Vec::new()) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(9), added).await.unwrap();
+        let _ = held.release().await.unwrap();
     }
 }

@@ -31,7 +31,7 @@ impl<S: Quantities> Stripes<S> {
             return Ok(());
         }
         // Nothing plus something is not below zero: the row is missing, or is below zero.
-        call.read_newest().await?;
+        call.read().await?;
         Err(call.begin_again(stripe))
     }
 

@@ -91,8 +91,10 @@ async fn renew_session(
     .await?;
     let connection = link.number();
     let renewal = forced.map(|forced| Renewal { forced, connection });
-    let is_due = |renewal: &Renewal| session.is_look_due(*renewal, Moment::now());
+    let now = Moment::now();
+    let is_due = |renewal: &Renewal| session.is_look_due(*renewal, now);
     if let Some(renewal) = renewal.filter(is_due) {
+        session.await_look(now);
         shared.state().look = Some((Arc::clone(session), renewal));
         shared.look.notify_one();
     }
