@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Rowlock, TryLock};
+use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{Db, Own, as_user, eventually, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -205,43 +205,6 @@ async fn what_was_granted_before_the_server_took_no_writes_is_undone() {
         db.execute("DROP TRIGGER refuse").await;
         let owned = "SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NOT NULL";
         eventually("all is undone", async || db.number(owned).await == 0).await;
-        db.remove().await;
-    }
-}
-
-/// A transaction looks for a quarantine, and is granted a name later. At READ COMMITTED it must not begin between the two.
-#[tokio::test]
-async fn no_quarantine_begins_between_the_look_for_it_and_the_grant() {
-    for engine in BRANDS {
-        let db = Db::new(engine).await;
-        let rowlock = db.rowlock().await;
-        for names in [&["a"][..], &["b", "c"]] {
-            // All wait for this row. The transaction comes first.
-            let mut first = db.begin().await;
-            first
-                .number("SELECT COUNT(*) FROM rowlock_database FOR UPDATE")
-                .await;
-            let (mut tx, client) = (db.begin_at("READ COMMITTED").await, rowlock.clone());
-            let asked = tokio::spawn(async move {
-                let locked = tx.lock_all(&client, names).await.unwrap();
-                (tx, locked)
-            });
-            eventually("it waits", async || db.waiting().await == 1).await;
-            let client = rowlock.clone();
-            let begun = tokio::spawn(async move { client.quarantine(TTL).await });
-            eventually("both wait", async || db.waiting().await == 2).await;
-            first.release().await;
-            let (tx, locked) = asked.await.unwrap();
-            let in_quarantine = db
-                .number("SELECT COUNT(quarantine_until) FROM rowlock_database")
-                .await;
-            if matches!(locked, TryLock::Locked(_)) {
-                assert_eq!(in_quarantine, 0, "{engine}: {names:?}");
-            }
-            tx.release().await;
-            begun.await.unwrap().unwrap();
-            rowlock.end_quarantine().await.unwrap();
-        }
         db.remove().await;
     }
 }

@@ -82,29 +82,19 @@ fn pin_text(ask: &PinAsk) -> String {
     )
 }
 
-/// Now, by the server's clock.
-macro_rules! now {
+/// The database's row, if it is in quarantine. It is locked: under REPEATABLE READ a read without a lock would fix the snapshot.
+macro_rules! quarantine {
     () => {
-        "UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND"
-    };
-}
-
-/// The end of the quarantine, or of the last one. The row is locked: under REPEATABLE READ a read without a lock would fix the snapshot. There is no WHERE:
-/// at READ COMMITTED, `InnoDB` unlocks a row that a WHERE refuses, and a quarantine might begin before the name is granted.
-macro_rules! quarantine_until {
-    () => {
-        "(SELECT q.quarantine_until FROM rowlock_database q LOCK IN SHARE MODE)"
+        "FROM rowlock_database q WHERE q.quarantine_until > UTC_TIMESTAMP(6)
+             + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND LOCK IN SHARE MODE"
     };
 }
 
 /// Whether the row, which is locked, is that of a lock without a live lease.
 macro_rules! is_unheld {
     () => {
-        concat!(
-            "capacity = 0 AND (expires_at IS NULL OR expires_at <= ",
-            now!(),
-            ")"
-        )
+        "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
+                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
     };
 }
 
@@ -113,19 +103,15 @@ const IS_UNHELD: &str = is_unheld!();
 /// Whether the row, which is locked, may be granted.
 const IS_FREE: &str = concat!(
     is_unheld!(),
-    " AND COALESCE(",
-    quarantine_until!(),
-    " <= ",
-    now!(),
-    ", TRUE)"
+    " AND NOT EXISTS (SELECT 1 ",
+    quarantine!(),
+    ")"
 );
 
 /// The time that a quarantine lasts, in microseconds; no row: there is none.
 const QUARANTINE: &str = concat!(
-    "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.quarantine_until)
-     FROM rowlock_database q WHERE q.quarantine_until > ",
-    now!(),
-    " LOCK IN SHARE MODE"
+    "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.quarantine_until) ",
+    quarantine!()
 );
 
 fn find_text(names: &str) -> String {
