@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, ReleaseOutcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Loss, ReleaseOutcome, Rowlock};
 use rowlock_test::{Db, eventually, queue_is, queue_of, release};
 
 use crate::proxy::{Mode, renewals_are_connected, through_proxy, through_readable_proxy};
 
 /// The client sends an acquire twice, and the first request is delayed. It arrives when the second has been answered and its grant
-/// released. The name is free again within moments, not after the TTL.
+/// released, or was lost. The name is free again within moments, not after the TTL.
 pub(crate) async fn late_sending(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
     let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
     renewals_are_connected(&rowlock).await;
     let ttl = Duration::from_mins(5);
-    for granted in [true, false] {
+    for (granted, is_lost) in [(true, false), (false, false), (true, true)] {
         let lock = rowlock.lock("a").ttl(ttl);
         // This prepares all statements, so that the proxy keeps the statement that grants.
         let _ = lock.acquire().await.unwrap().release().await.unwrap();
@@ -31,8 +31,16 @@ pub(crate) async fn late_sending(engine: Engine) {
         assert_eq!(held.is_some(), granted, "the result of the second request");
         let holder = held.or(other).unwrap();
         let fence = holder.fence();
-        let outcome = holder.release().await.unwrap();
-        assert_eq!(outcome, ReleaseOutcome::Released);
+        if is_lost {
+            watcher.force_release("a").await.unwrap();
+            let lost = holder.raise_fence(0).await.unwrap_err();
+            assert!(matches!(lost, Error::Lost { .. }), "{lost}");
+            let outcome = holder.release_in(ttl).await.unwrap();
+            assert_eq!(outcome, ReleaseOutcome::Lost(Loss::TakenOver));
+        } else {
+            let outcome = holder.release().await.unwrap();
+            assert_eq!(outcome, ReleaseOutcome::Released);
+        }
         rowlock.flush().await;
         // The undo of the first request arrives several times before that request.
         let said = proxy.requests();

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::Error as _;
 
 /// An event: `{"id": "evt_1", "data": {"account": "ann", "cents": 500}}`, and more that does not matter here.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ impl<'a> Event<'a> {
         }
 
         let Sent { id, data } = serde_json::from_slice(body)?;
+        // PostgreSQL stores no such text, so that each delivery would fail.
+        if data.account.contains('\0') {
+            return Err(serde_json::Error::custom("an account has no NUL character").into());
+        }
         Ok(Self {
             id,
             account: data.account,
@@ -69,5 +74,12 @@ mod tests {
             (&*event.id, &*event.account, event.cents),
             ("evt/1", "J\u{f6}rg", 5)
         );
+    }
+
+    #[test]
+    fn an_account_that_the_database_cannot_store_is_no_event() {
+        let refused = Event::of(br#"{"id":"1","data":{"account":"a\u0000","cents":5}}"#);
+        let says = refused.unwrap_err().to_string();
+        assert_eq!(says, "this is no event: an account has no NUL character");
     }
 }
