@@ -9,7 +9,8 @@
 //!
 //! So the renewals [look](super::renew::look) at all grants of the session: once per TTL; when the number of forced releases in the session's
 //! row has changed; and over each new connection. A guard without a row has lost its lock. A row without a guard is freed, by its grant id,
-//! when it was seen for a while. While a look cannot be had, the locks are trusted for two thirds of the TTL, or until the next renewal after that.
+//! when it was seen for a while. If no look succeeds, the locks are lost at the first renewal that
+//! is one TTL later.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -160,11 +161,11 @@ impl Session {
             || !looks.connections.contains(&renewal.connection)
     }
 
-    /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after two thirds of the TTL none of
-    /// them is trusted any longer.
+    /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after one TTL none of them is trusted
+    /// any longer.
     pub(crate) fn await_look(&self, now: Moment) {
         let since = *self.looks().due.get_or_insert(now);
-        if now < since + self.grant.ttl * 2 / 3 {
+        if now < since + self.grant.ttl {
             return;
         }
         let known = &self.grants().known;

@@ -139,7 +139,7 @@ fn grants_are_looked_at_once_per_ttl_over_a_new_connection_and_after_a_forced_re
 }
 
 #[test]
-fn without_a_look_the_locks_are_trusted_for_two_thirds_of_the_ttl() {
+fn without_a_look_the_locks_are_trusted_for_one_ttl() {
     let session = session();
     let held = grant(&session, "a");
     let began = Moment::now();
@@ -150,9 +150,9 @@ fn without_a_look_the_locks_are_trusted_for_two_thirds_of_the_ttl() {
     // Another one is due.
     let since = began + TTL / 2 + Duration::from_secs(1);
     session.await_look(since);
-    session.await_look(since + TTL * 2 / 3 - Duration::from_millis(1));
+    session.await_look(since + TTL - Duration::from_millis(1));
     assert!(held.is_held());
-    session.await_look(since + TTL * 2 / 3);
+    session.await_look(since + TTL);
     assert_eq!(held.loss(), Some(Loss::Expired));
     assert!(session.grant.is_held(), "it is renewed");
 }

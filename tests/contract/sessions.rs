@@ -61,6 +61,17 @@ on_every_engine! {
         assert_eq!(busy.holder.unwrap().session, Some(session.id));
     }
 
+    /// Nobody knows whether a failover has lost its grant.
+    async fn a_lock_that_cannot_be_looked_at_is_not_trusted_for_ever(db: &Db) {
+        let one = client(db, SHORT).await;
+        let held = take(&one, "a").await;
+        renewed(&held).await;
+        db.execute("ALTER TABLE rowlock_lock RENAME TO away").await;
+        assert_eq!(held.lost().await, Loss::Expired);
+        assert_eq!(rows(db).await, 1, "the session is renewed");
+        db.execute("ALTER TABLE away RENAME TO rowlock_lock").await;
+    }
+
     async fn a_released_lock_is_free_and_leaves_the_others_alone(db: &Db) {
         let (one, two) = (client(db, LONG).await, client(db, LONG).await);
         let (a, b) = (take(&one, "a").await, take(&one, "b").await);
