@@ -27,7 +27,7 @@
 //! | everything else | the response |
 //!
 //! Before each further sending the middleware waits for `Retry-After` (seconds or a date), or for 100 ms, doubled each time up to 10 s, whichever is longer. It adds up to half
-//! of that at random, so that clients that failed together do not return together. After the last sending the caller gets its response, or its error.
+//! of that at random, as far as [`give_up_after`](IdempotentRetries::give_up_after) lets it, so that clients that failed together do not return together. After the last sending the caller gets its response, or its error.
 //!
 //! A request whose body is a stream is sent once, with a key: a stream cannot be read again.
 
@@ -37,7 +37,7 @@ use async_trait::async_trait;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use http::header::RETRY_AFTER;
 use http::{Extensions, HeaderValue, Method, StatusCode};
-use reqwest::{Request, Response};
+use reqwest::{Request, Response, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -54,7 +54,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 ///
 /// A request that has the header `Idempotency-Key` already keeps it. **Set the header where the application itself sends a request again**: after an error or a 409 that this
 /// middleware has returned, after a body that broke off, after a restart. A key that the application has stored is the same then; a key that the middleware makes is new for each call,
-/// and a new key is a new payment.
+/// and a new key is a new payment. (The key stands in the call's `Extensions`, so that a middleware around this one sends the same key when it sends the request again. So do not use one value of
+/// `execute_with_extensions` for two calls.)
 ///
 /// # Cancel safety
 ///
@@ -139,12 +140,25 @@ impl IdempotentRetries {
 
 /// The key that was made for a request.
 #[derive(Debug, Clone)]
-struct MadeKey(HeaderValue);
+struct MadeKey {
+    key: HeaderValue,
+    method: Method,
+    url: Url,
+}
 
 impl MadeKey {
-    fn new() -> Result<Self> {
+    fn of(request: &Request) -> Result<Self> {
         let key = HeaderValue::from_str(&format!("\"{}\"", Uuid::new_v4()));
-        key.map(Self).map_err(Error::middleware)
+        Ok(Self {
+            key: key.map_err(Error::middleware)?,
+            method: request.method().clone(),
+            url: request.url().clone(),
+        })
+    }
+
+    /// A middleware may send another request with the extensions of this one: a login, say.
+    fn is_for(&self, request: &Request) -> bool {
+        (&self.method, &self.url) == (request.method(), request.url())
     }
 }
 
@@ -162,10 +176,11 @@ impl Middleware for IdempotentRetries {
         if !request.headers().contains_key(&IDEMPOTENCY_KEY) {
             // A middleware around this one may send the request again, too.
             let made = extensions.get::<MadeKey>().cloned();
-            let made = made.map_or_else(MadeKey::new, Ok)?;
+            let made = made.filter(|made| made.is_for(&request));
+            let made = made.map_or_else(|| MadeKey::of(&request), Ok)?;
             request
                 .headers_mut()
-                .insert(IDEMPOTENCY_KEY, made.0.clone());
+                .insert(IDEMPOTENCY_KEY, made.key.clone());
             extensions.insert(made);
         }
         let began = Instant::now();
@@ -178,14 +193,13 @@ impl Middleware for IdempotentRetries {
             };
             tries += u32::from(!is_in_flight(&sent));
             let left = self.give_up_after.saturating_sub(began.elapsed());
-            if tries >= self.tries || told > left {
+            if tries >= self.tries {
                 return sent;
             }
-            let pause = told.max(pauses.next().unwrap_or(LONGEST_PAUSE));
-            let pause = pause.mul_f64(1.0 + fastrand::f64() / 2.0);
-            if pause > left {
+            let least = told.max(pauses.next().unwrap_or(LONGEST_PAUSE));
+            let Some(pause) = pause(least, left) else {
                 return sent;
-            }
+            };
             match &sent {
                 Ok(response) => {
                     let status = response.status().as_u16();
@@ -205,6 +219,12 @@ impl Middleware for IdempotentRetries {
 fn is_in_flight(sent: &Result<Response>) -> bool {
     let status = sent.as_ref().map(Response::status);
     matches!(status, Ok(StatusCode::CONFLICT))
+}
+
+/// Up to half more than `least`, at random, and no more than is `left`. `None`: even `least` is more.
+fn pause(least: Duration, left: Duration) -> Option<Duration> {
+    let more = || least.mul_f64(1.0 + fastrand::f64() / 2.0);
+    (least <= left).then(|| more().min(left))
 }
 
 fn pauses() -> impl Iterator<Item = Duration> {
@@ -233,4 +253,35 @@ fn retry_after(response: &Response) -> Option<Duration> {
     #[allow(clippy::disallowed_methods, reason = "the server tells a date")]
     let now = std::time::SystemTime::now();
     Some(at.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_says_is_waited_for_if_there_is_time() {
+        let [least, left] = [45, 60].map(Duration::from_secs);
+        for _ in 0..1_000 {
+            let pause = pause(least, left).expect("there is time");
+            assert!(pause >= least && pause <= left, "{pause:?}");
+        }
+        assert_eq!(pause(left, left), Some(left));
+        assert_eq!(pause(Duration::MAX, left), None);
+    }
+
+    #[test]
+    fn a_made_key_is_for_one_request() {
+        let url = |path: &str| {
+            Url::parse("https://shop.example")
+                .unwrap()
+                .join(path)
+                .unwrap()
+        };
+        let pays = || Request::new(Method::POST, url("pay"));
+        let made = MadeKey::of(&pays()).unwrap();
+        assert!(made.is_for(&pays()));
+        assert!(!made.is_for(&Request::new(Method::POST, url("login"))));
+        assert!(!made.is_for(&Request::new(Method::PATCH, url("pay"))));
+    }
 }

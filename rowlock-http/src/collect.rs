@@ -1,6 +1,7 @@
 //! Reading the body of a request.
 
 use std::error::Error as StdError;
+use std::mem::take;
 use std::pin::pin;
 
 use bytes::{Buf, Bytes};
@@ -29,7 +30,9 @@ where
         return Err(Problem::BodyTooLarge { limit });
     }
     let mut body = pin!(body);
-    let (mut chunks, mut length) = (Vec::<Bytes>::new(), 0_u64);
+    // A frame that is alone is not copied. Several are, each as it comes: many small ones would take more room than the body, and keep the buffers
+    // from which they were read.
+    let (mut alone, mut all, mut length) = (Bytes::new(), Vec::new(), 0_u64);
     let mut digest = FingerprintPieces::default();
     loop {
         // Frames may come without a pause. This lets other tasks run, and the time limit end the reading.
@@ -47,12 +50,14 @@ where
         }
         let chunk = data.copy_to_bytes(data.remaining());
         digest.add(&chunk);
-        chunks.push(chunk);
+        if length == chunk.len() as u64 {
+            alone = chunk;
+        } else {
+            all.extend_from_slice(&take(&mut alone));
+            all.extend_from_slice(&chunk);
+        }
     }
-    let bytes = match chunks.len() {
-        1 => chunks.swap_remove(0),
-        _ => chunks.concat().into(),
-    };
+    let bytes = if all.is_empty() { alone } else { all.into() };
     Ok(Collected { bytes, digest })
 }
 
@@ -66,4 +71,38 @@ fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
         cause = error.source();
     }
     Problem::BodyUnreadable
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// One byte, and the buffer from which it was read.
+    struct Read(#[allow(dead_code, reason = "it counts")] Arc<()>);
+
+    impl AsRef<[u8]> for Read {
+        fn as_ref(&self) -> &[u8] {
+            b"x"
+        }
+    }
+
+    #[tokio::test]
+    async fn the_buffers_of_small_frames_are_let_go() {
+        let buffers = Arc::new(());
+        let frames = (0..1_000).map(|_| {
+            assert!(Arc::strong_count(&buffers) <= 3, "they are kept");
+            let bytes = Bytes::from_owner(Read(Arc::clone(&buffers)));
+            Ok::<_, Infallible>(Frame::data(bytes))
+        });
+        let body = StreamBody::new(stream::iter(frames));
+        let collected = collect(body, 1_000).await.unwrap();
+        assert_eq!(collected.bytes, vec![b'x'; 1_000]);
+    }
 }

@@ -9,6 +9,8 @@ use http::request::Parts;
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+use crate::fingerprint::json::Choice;
+
 /// A request whose whole body has arrived, for [`key_from`](crate::IdempotencyLayer::key_from) and
 /// [`fingerprint`](crate::IdempotencyLayer::fingerprint). Cloning is cheap.
 #[derive(Clone)]
@@ -81,6 +83,11 @@ where
 pub(crate) fn text_at(received: &Received, path: &JsonPath) -> Result<Option<String>, String> {
     let body: Value = serde_json::from_slice(received.body())
         .map_err(|error| format!("The body is not JSON: {error}."))?;
+    if Choice::only(path.clone()).chosen(received.body()).is_none() {
+        return Err(format!(
+            "{path} of the body is uncertain: an object has a field twice."
+        ));
+    }
     let selected = path.query(&body);
     let mut selected = selected.iter();
     let text = match selected.next() {

@@ -56,8 +56,15 @@ impl Choice {
         Ok(Self { paths, which })
     }
 
+    pub(crate) fn only(path: JsonPath) -> Self {
+        Self {
+            paths: vec![path],
+            which: Which::Only,
+        }
+    }
+
     /// The JSON that counts. `None`: this is not JSON, is nested too deeply, or has an object with a field that stands there twice.
-    pub(super) fn chosen(&self, json: &[u8]) -> Option<String> {
+    pub(crate) fn chosen(&self, json: &[u8]) -> Option<String> {
         let raw: &RawValue = serde_json::from_slice(json).ok()?;
         let value: Value = serde_json::from_str(raw.get()).ok()?;
         let mut selected = Selected::default();

@@ -63,7 +63,7 @@ impl IdempotencyLayer {
     /// Verify the signature of a webhook in front of this layer: a stranger could use up the ids of events. And let only the event count
     /// ([`json_only`](Self::json_only)), if a sender sends it again in another body.
     ///
-    /// A body that is not JSON, and a value of another type, are [bad-key](crate#bad-key). A missing value, or `null`, is a missing key.
+    /// A body that is not JSON, a value of another type, and a field that stands twice in an object on the way to it, are [bad-key](crate#bad-key): parsers differ in which of two fields they take. A missing value, or `null`, is a missing key.
     pub fn key_in_json(self, path: &str) -> Self {
         match JsonPath::parse(path) {
             Ok(path) => {
