@@ -155,8 +155,7 @@ impl Asked {
                 let record = attempt.record();
                 tracing::warn!(%record, ?problem, "a handler is cut off");
                 if matches!(problem, Problem::Stopping) {
-                    let is_done = attempt.answered().is_some();
-                    let doing = if is_done {
+                    let doing = if attempt.is_answered() {
                         Doing::Answering
                     } else {
                         Doing::Running

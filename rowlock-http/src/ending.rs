@@ -58,14 +58,17 @@ impl Idempotent {
             return Ending::GiveUp(Finality::NothingHappened);
         }
         let settings = self.settings();
-        let mut finality = self.says(settings.finality(head, None), head.status);
+        let mut finality = settings.finality(head, None);
+        // It counts if the body does not come to its end.
+        self.answer(finality, head.status);
         let has_hook = settings.finality.is_some();
         let mut whole = None;
         if finality == Finality::Keep || has_hook {
             whole = stored::whole(head, body, settings).await;
         }
         if has_hook && let Some(bytes) = &whole {
-            finality = self.says(settings.finality(head, Some(bytes)), head.status);
+            finality = settings.finality(head, Some(bytes));
+            self.answer(finality, head.status);
         }
         match finality {
             Finality::Keep => {
@@ -75,12 +78,6 @@ impl Idempotent {
             Finality::DoNotKeep => Ending::Done(stored::not_kept(head.status)),
             other => Ending::GiveUp(other),
         }
-    }
-
-    /// Notes whether the work is done.
-    fn says(&self, finality: Finality, status: StatusCode) -> Finality {
-        self.answer(finality.is_done().then_some(status));
-        finality
     }
 
     /// Ends the attempt of a handler that has returned a response. Returns what its client gets.
@@ -101,19 +98,22 @@ impl Idempotent {
     /// Ends the attempt of a handler that did not come to its end. Returns what its client gets.
     pub(crate) async fn break_off(self, problem: Problem) -> Response<ResponseBody> {
         let response = self.settings().response(&problem);
-        match self.answered() {
+        let (verdict, status) = self.verdict().unzip();
+        match (verdict.unwrap_or(Finality::Retry), status) {
             // Only the body of the final response is missing.
-            Some(status) => self.keep_in_time(stored::not_kept(status), status).await,
-            None if self.keeps_failures(&problem) => {
+            (Finality::Keep | Finality::DoNotKeep, Some(status)) => {
+                self.keep_in_time(stored::not_kept(status), status).await;
+            }
+            (Finality::Retry, _) if self.keeps_failures(&problem) => {
                 let (head, mut body) = response.into_parts();
-                self.answer(Some(head.status));
+                self.answer(Finality::Keep, head.status);
                 let whole = stored::whole(&head, &mut body, self.settings()).await;
                 let (whole, record) = (whole.as_deref(), self.record());
                 let outcome = stored::outcome(&head, whole, record, self.settings());
                 self.keep_in_time(outcome, head.status).await;
                 return Response::from_parts(head, body);
             }
-            None => self.give_up(Finality::Retry).await,
+            (finality, _) => self.give_up(finality).await,
         }
         response
     }
@@ -154,7 +154,7 @@ impl Idempotent {
             return;
         }
         // The handler knows that its work is done, whatever it returned.
-        if self.answered().is_none() && self.handler_claimed() {
+        if !self.is_answered() && self.handler_claimed() {
             return;
         }
         let is_step = self.settings().server_error == ServerError::Unknown;

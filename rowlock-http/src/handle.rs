@@ -12,6 +12,7 @@ use http_body_util::Full;
 use rowlock::{Error, IdempotencyGuard, Transaction};
 
 use crate::body::{Ahead, BoxError, ResponseBody};
+use crate::finality::Finality;
 use crate::settings::Settings;
 use crate::stored;
 
@@ -37,8 +38,8 @@ struct Inner {
 /// The handler's response, as far as the layer knows it.
 #[derive(Debug, Default)]
 struct Answer {
-    /// The status, if the response is final.
-    status: Option<StatusCode>,
+    /// What it means for the key, and its status.
+    verdict: Option<(Finality, StatusCode)>,
     /// Whether the handler itself has kept the key claimed, before its response.
     handler_claimed: Option<bool>,
 }
@@ -68,21 +69,27 @@ impl Idempotent {
         &self.0.settings
     }
 
-    /// Notes the status of the handler's response if that is final: then its work is done, and dropping the attempt does not free the key. `None`: it is not
-    /// final after all.
-    pub(crate) fn answer(&self, status: Option<StatusCode>) {
+    /// Notes what the handler's response means for the key; the last verdict counts. If the response is final, its work is done, and dropping the attempt does
+    /// not free the key.
+    pub(crate) fn answer(&self, finality: Finality, status: StatusCode) {
         let mut answer = self.answer_lock();
-        answer.status = status;
-        if status.is_some() {
+        answer.verdict = Some((finality, status));
+        if finality.is_done() {
             let claimed = self.0.guard.is_kept_claimed();
             answer.handler_claimed.get_or_insert(claimed);
             self.0.guard.keep_claimed();
         }
     }
 
-    /// The status of the handler's final response, if there is one.
-    pub(crate) fn answered(&self) -> Option<StatusCode> {
-        self.answer_lock().status
+    /// What the handler's response means for the key, and its status, if there is a response.
+    pub(crate) fn verdict(&self) -> Option<(Finality, StatusCode)> {
+        self.answer_lock().verdict
+    }
+
+    /// Whether the handler has returned a final response.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.verdict()
+            .is_some_and(|(finality, _)| finality.is_done())
     }
 
     /// Whether the handler itself has said that its work is done.

@@ -38,7 +38,7 @@ impl IdempotencyLayer {
     /// Decides what a response means for its key, instead of [`Finality::of`] its status and [`server_error`](Self::server_error).
     ///
     /// The layer calls `decide` with the head alone, and again with the whole body when that has arrived. The first answer counts if the body
-    /// cannot be kept ([`max_response`](Self::max_response), trailers, an endless stream) or breaks off: so answer by the head what is true whatever the body says.
+    /// cannot be kept ([`max_response`](Self::max_response), trailers, an endless stream), breaks off, panics or is [cut off](Self::max_run): so answer by the head what is true whatever the body says.
     /// The layer reads the body before it sends the head, but for `text/event-stream`. If the handler has ended its attempt by itself, nothing is asked.
     ///
     /// A 403 or 404 is final without this. If the layer is also around the router's fallback, the router's 404 for an unknown route is final,

@@ -61,6 +61,27 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 1);
     }
 
+    /// The body is cut off, or panics.
+    async fn the_head_decides_if_the_handler_does_not_come_to_the_end_of_the_body() {
+        for means in [ServerError::Transient, ServerError::Unknown, ServerError::Keep] {
+            for (by_the_head, expected) in [
+                (Finality::Unknown, RecordState::Unknown),
+                (Finality::NothingHappened, RecordState::Free),
+                (Finality::DoNotKeep, RecordState::Done),
+            ] {
+                for act in ["stream 2x10", "panic-in-body"] {
+                    let server = Server::new(|layer| {
+                        let layer = layer.server_error(means).max_run(Duration::from_millis(200));
+                        layer.finality(move |_, body| body.map_or(by_the_head, |_| Finality::Keep))
+                    });
+                    let server = server.await;
+                    assert!(send(server.pay("k", act)).await.status >= 500);
+                    assert_eq!(state(&server).await, expected, "{act} {means:?} {by_the_head:?}");
+                }
+            }
+        }
+    }
+
     async fn what_was_found_out_of_an_unknown_response_counts() {
         for happened in [true, false] {
             let server = Server::new(by_the_body).await;
