@@ -30,7 +30,6 @@ pub struct Idempotent(Arc<Inner>);
 struct Inner {
     guard: IdempotencyGuard,
     settings: Arc<Settings>,
-    in_tx: AtomicBool,
     nothing_happened: AtomicBool,
     answer: Mutex<Answer>,
 }
@@ -49,7 +48,6 @@ impl Idempotent {
         Self(Arc::new(Inner {
             guard,
             settings: Arc::clone(settings),
-            in_tx: AtomicBool::new(false),
             nothing_happened: AtomicBool::new(false),
             answer: Mutex::default(),
         }))
@@ -57,12 +55,7 @@ impl Idempotent {
 
     /// Whether the handler itself has ended the attempt.
     pub(crate) fn is_settled(&self) -> bool {
-        self.0.in_tx.load(Ordering::Acquire) || self.0.guard.has_ended()
-    }
-
-    /// The transaction in which the response was recorded is not known to have committed.
-    pub(crate) fn is_not_in_tx(&self) {
-        self.0.in_tx.store(false, Ordering::Release);
+        self.0.guard.is_completed_in_tx() || self.0.guard.has_ended()
     }
 
     pub(crate) fn settings(&self) -> &Arc<Settings> {
@@ -163,7 +156,6 @@ impl Idempotent {
         };
         let outcome = stored::message(&head, &bytes, self.record(), settings)?;
         self.0.guard.complete_in(tx, &outcome).await?;
-        self.0.in_tx.store(true, Ordering::Release);
         Ok(Response::from_parts(head, Full::from(bytes)))
     }
 }

@@ -263,6 +263,18 @@ impl IdempotencyGuard {
         self.inner.has_ended()
     }
 
+    /// Whether [`complete_in`](Self::complete_in) has recorded an outcome, which counts if its transaction commits. Does not ask the database.
+    #[must_use]
+    pub fn is_completed_in_tx(&self) -> bool {
+        self.in_tx.load(Ordering::Acquire)
+    }
+
+    /// That transaction failed, or nobody knows whether it has committed.
+    #[doc(hidden)]
+    pub fn is_not_in_tx(&self) {
+        self.in_tx.store(false, Ordering::Release);
+    }
+
     /// Makes dropping the guard free the key without counting this attempt as vanished. For code that knows that no work was
     /// done, such as a layer whose handler never ran.
     ///

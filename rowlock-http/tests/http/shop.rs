@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use rowlock::{Error, Outcome, StepFailed};
+use rowlock::{Error, IdempotencyGuard, Outcome, StepFailed};
 use rowlock_http::Idempotent;
 use sqlx::SqlitePool;
 use tokio::sync::Semaphore;
@@ -132,7 +132,7 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
     if let (
         Some(idempotent),
         "commit" | "rollback" | "in-tx" | "large-in-tx" | "trailers-in-tx" | "wait-in-tx" | "steps"
-        | "open-step" | "wait-in-step" | "complete",
+        | "open-step" | "wait-in-step" | "complete" | "guard-commit" | "guard-rollback",
     ) = (&idempotent, act)
     {
         return attempt(&shop, idempotent, &key, act, argument, said).await;
@@ -310,6 +310,16 @@ async fn attempt(
                 .unwrap();
             if act == "wait-in-tx" {
                 shop.wait().await;
+            }
+            if let Some(end) = act.strip_prefix("guard-") {
+                let guard: &IdempotencyGuard = idempotent;
+                let outcome = Outcome::json(&"by hand").unwrap();
+                guard.complete_in(&mut tx, &outcome).await.unwrap();
+                match end {
+                    "commit" => tx.commit().await.unwrap(),
+                    _ => tx.rollback().await.unwrap(),
+                }
+                return response;
             }
             let response = match act {
                 "large-in-tx" => stream_of(&[&[b'x'; 2_000]]),

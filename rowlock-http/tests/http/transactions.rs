@@ -125,6 +125,21 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 1);
     }
 
+    async fn what_the_guard_has_committed_is_replayed() {
+        let server = Server::plain().await;
+        let first = send(server.pay("k", "guard-commit")).await;
+        assert_eq!(first.is_new(201).text(), "run 1: POST /pay 100");
+        let retry = send(server.pay("k", "201")).await;
+        assert_eq!((retry.status, retry.text(), retry.is_replay()), (200, "\"by hand\"", true));
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
+    async fn a_rollback_of_what_the_guard_has_recorded_frees_the_key() {
+        let server = Server::plain().await;
+        send(server.pay("k", "guard-rollback")).await.is_new(201);
+        assert_eq!((server.record("k").await.unwrap().state, server.effects().await), (RecordState::Free, 0));
+    }
+
     async fn steps_are_done_once_over_all_attempts() {
         let server = Server::plain().await;
         for status in [500, 503, 200] {
