@@ -133,25 +133,33 @@ impl Asked {
         let work = {
             let (attempt, settings) = (attempt.clone(), Arc::clone(&self.settings));
             async move {
+                if settings.under_way.is_cutting() {
+                    return None;
+                }
                 let response = async {
                     let response = inner.call(request).await?;
                     let response = response.map(ResponseBody::new);
                     Ok(attempt.read(response).await)
                 };
                 // Nothing of the handler is left after this.
-                settings.in_time(response).await
+                Some(settings.in_time(response).await)
             }
         };
         let idempotency = &self.settings.idempotency;
         let come = idempotency.spawn(HANDLING, work.in_current_span()).await;
         task.is(Doing::Keeping, attempt.record());
         match come {
-            Ok(Ok(Ok(come))) => Ok(attempt.end(come).await),
-            Ok(Ok(Err(error))) => {
+            // The server stops, and the handler has not begun.
+            Ok(None) => {
+                attempt.give_up(Finality::NothingHappened).await;
+                Ok(self.settings.response(&Problem::Stopping))
+            }
+            Ok(Some(Ok(Ok(come)))) => Ok(attempt.end(come).await),
+            Ok(Some(Ok(Err(error)))) => {
                 attempt.give_up(Finality::Retry).await;
                 Err(error)
             }
-            Ok(Err(problem)) => {
+            Ok(Some(Err(problem))) => {
                 let record = attempt.record();
                 tracing::warn!(%record, ?problem, "a handler is cut off");
                 if matches!(problem, Problem::Stopping) {
@@ -280,4 +288,61 @@ enum Started {
     Done(Response<ResponseBody>),
     /// The request has no key, and needs none.
     WithoutKey,
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::body::Body as AxumBody;
+    use rowlock::{Fingerprint, RecordState, Rowlock};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handler_that_has_not_begun_when_handlers_are_cut_off_frees_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let idempotency = Rowlock::connect(&url).await.unwrap().idempotency();
+        for server_error in [
+            ServerError::Transient,
+            ServerError::Unknown,
+            ServerError::Keep,
+        ] {
+            let nobody = Arc::new(|_: &http::request::Parts| None);
+            let mut settings = Settings::new(idempotency.clone(), nobody);
+            settings.server_error = server_error;
+            let asked = Asked {
+                settings: Arc::new(settings),
+                principal: b"ann".to_vec(),
+                key: None,
+            };
+            let settings = &asked.settings;
+            let key = format!("{server_error:?}");
+            let request = Fingerprint::of("request");
+            let begun = idempotency.begin_http("ann", &key, request).await.unwrap();
+            let Begun::New(guard) = begun else {
+                panic!("it is new")
+            };
+            let attempt = Idempotent::new(guard, settings);
+            assert!(asked.found(&attempt).await.unwrap().is_none());
+            let task = settings.under_way.begin().unwrap();
+            let left = settings.under_way.drain(Duration::ZERO).await;
+            assert_eq!(left.len(), 1);
+
+            let has_run = Arc::new(AtomicBool::new(false));
+            let runs = Arc::clone(&has_run);
+            let inner = Router::new().fallback(async move || runs.store(true, Ordering::Relaxed));
+            let request = Request::new(AxumBody::empty());
+            let answer = asked.attempt(attempt, inner, request, &task).await.unwrap();
+            assert_eq!(answer.status(), http::StatusCode::SERVICE_UNAVAILABLE);
+            assert!(!has_run.load(Ordering::Relaxed));
+            let record = idempotency.inspect(crate::scope("ann"), &key).await;
+            assert_eq!(record.unwrap().unwrap().state, RecordState::Free);
+            drop(task);
+            assert_eq!(settings.under_way.drain(Duration::ZERO).await, []);
+        }
+    }
 }

@@ -319,10 +319,6 @@ impl Settings {
                 None => pending().await,
             }
         };
-        // A handler that was about to begin does not.
-        if self.under_way.is_cutting() {
-            return Err(Problem::Stopping);
-        }
         tokio::select! {
             biased;
             come = handler => Ok(come),
