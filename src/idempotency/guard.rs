@@ -269,8 +269,7 @@ impl IdempotencyGuard {
         self.in_tx.load(Ordering::Acquire)
     }
 
-    /// That transaction failed, or nobody knows whether it has committed.
-    #[doc(hidden)]
+    /// For code that commits that transaction: it failed, or nobody knows whether it has committed. The attempt is not ended by it then.
     pub fn is_not_in_tx(&self) {
         self.in_tx.store(false, Ordering::Release);
     }
