@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
     CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK,
-    LOCATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+    LOCATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::request::Parts;
 use http::response;
@@ -337,6 +337,13 @@ impl Settings {
                 if self.server_error == ServerError::Keep && head.status.is_server_error() =>
             {
                 Finality::Keep
+            }
+            // Another server, or another layer, has the request in flight.
+            Finality::Keep
+                if head.status == StatusCode::CONFLICT
+                    && head.headers.contains_key(RETRY_AFTER) =>
+            {
+                Finality::Retry
             }
             finality => finality,
         }

@@ -28,6 +28,15 @@ async fn state(server: &Server) -> RecordState {
 }
 
 over_a_socket! {
+    async fn a_conflict_that_passes_is_not_kept() {
+        let server = Server::plain().await;
+        let first = send(server.pay("k", "come-back")).await;
+        first.is_new(409);
+        assert_eq!(state(&server).await, RecordState::Free);
+        send(server.pay("k", "201")).await.is_new(201);
+        assert_eq!(server.shop.runs(), 2);
+    }
+
     async fn the_body_decides_too() {
         for (status, body, expected) in [
             ("201", "charged", RecordState::Done),

@@ -165,6 +165,7 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
                 }
             }
         }
+        "come-back" => (StatusCode::CONFLICT, [("retry-after", "1")], said).into_response(),
         "bytes" => odd(),
         "trailers" => trailers(said),
         "short" => short(),
