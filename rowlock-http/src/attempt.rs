@@ -92,7 +92,7 @@ impl Asked {
             Err(problem) => return Ok(self.settings.response(&problem)),
         };
         let received = Received::new(head, body.bytes.clone());
-        let begun = self.begin(&received, &body).await;
+        let begun = self.begin(&received, &body, &task).await;
         let (head, bytes) = received.into_parts();
         let request = Request::from_parts(head, B::from(bytes));
         let (attempt, _room) = match begun {
@@ -106,7 +106,7 @@ impl Asked {
             Err(problem) => return Ok(self.settings.response(&problem)),
         };
         let started = Instant::now();
-        task.is(Doing::Running, attempt.record());
+        attempt.is(Doing::Running);
         let answer = self.attempt(attempt, inner, request, &task).await;
         self.settings.pace.add(started.elapsed());
         answer
@@ -147,7 +147,6 @@ impl Asked {
         };
         let idempotency = &self.settings.idempotency;
         let come = idempotency.spawn(HANDLING, work.in_current_span()).await;
-        task.is(Doing::Keeping, attempt.record());
         match come {
             // The server stops, and the handler has not begun.
             Ok(None) => {
@@ -163,14 +162,11 @@ impl Asked {
                 let record = attempt.record();
                 tracing::warn!(%record, ?problem, "a handler is cut off");
                 if matches!(problem, Problem::Stopping) {
-                    let doing = if attempt.is_answered() {
-                        Doing::Answering
-                    } else {
-                        Doing::Running
-                    };
-                    task.was_cut(doing, record);
+                    task.was_cut();
                 }
-                Ok(attempt.break_off(problem).await)
+                let answer = attempt.clone().break_off(problem).await;
+                attempt.was();
+                Ok(answer)
             }
             Err(error) => {
                 let record = attempt.record();
@@ -180,7 +176,12 @@ impl Asked {
         }
     }
 
-    async fn begin(&self, received: &Received, body: &Collected) -> Result<Started, Problem> {
+    async fn begin(
+        &self,
+        received: &Received,
+        body: &Collected,
+        task: &Task,
+    ) -> Result<Started, Problem> {
         let settings = &self.settings;
         let key = match (&self.key, &settings.key_from) {
             (None, Ok(Some(key_from))) => settings.key_of(received, &**key_from).await?,
@@ -221,7 +222,7 @@ impl Asked {
             Begun::Expired => return Err(Problem::Expired),
             Begun::Poisoned { attempts } => return Err(Problem::Poisoned { attempts }),
         };
-        let attempt = Idempotent::new(guard, settings);
+        let attempt = Idempotent::new(guard, settings, task);
         // It may have waited for long.
         if !settings.under_way.is_open() {
             attempt.do_not_count();
@@ -326,9 +327,9 @@ mod tests {
             let Begun::New(guard) = begun else {
                 panic!("it is new")
             };
-            let attempt = Idempotent::new(guard, settings);
-            assert!(asked.found(&attempt).await.unwrap().is_none());
             let task = settings.under_way.begin().unwrap();
+            let attempt = Idempotent::new(guard, settings, &task);
+            assert!(asked.found(&attempt).await.unwrap().is_none());
             let left = settings.under_way.drain(Duration::ZERO).await;
             assert_eq!(left.len(), 1);
 

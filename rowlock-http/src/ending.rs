@@ -15,6 +15,7 @@ use crate::handle::Idempotent;
 use crate::problem::Problem;
 use crate::settings::ServerError;
 use crate::stored;
+use crate::under_way::Doing;
 
 /// The name of the step that the handler is, where its failure makes the record unknown.
 pub(crate) const HANDLER: &str = "http:handler";
@@ -61,6 +62,9 @@ impl Idempotent {
         let mut finality = settings.finality(head, None);
         // It counts if the body does not come to its end.
         self.answer(finality, head.status);
+        if finality.is_done() {
+            self.is(Doing::Answering);
+        }
         let has_hook = settings.finality.is_some();
         let mut whole = None;
         if finality == Finality::Keep || has_hook {
@@ -133,6 +137,7 @@ impl Idempotent {
 
     /// Keeps the handler's outcome. When that fails, a task tries again.
     async fn keep(self, outcome: Result<Outcome, Error>, status: StatusCode) -> Result<(), Error> {
+        self.is(Doing::Keeping);
         let outcome = outcome?;
         let error = match self.complete(&outcome).await {
             kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
@@ -157,6 +162,7 @@ impl Idempotent {
         if !self.is_answered() && self.handler_claimed() {
             return;
         }
+        self.is(Doing::GivingUp);
         let is_step = self.settings().server_error == ServerError::Unknown;
         let did_nothing = self.did_nothing() || finality == Finality::NothingHappened;
         if did_nothing && let Err(error) = self.whole_not_done(HANDLER).await {
@@ -173,12 +179,13 @@ impl Idempotent {
 
     /// Goes on in a task, for which the layer waits when the server stops.
     fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) -> impl Future {
-        let settings = self.settings();
-        let task = settings.under_way.keeping(self.record());
+        let (attempt, task) = (self.clone(), self.task());
         let work = async move {
-            let _task = task;
             work.await;
+            attempt.was();
+            drop(task);
         };
+        let settings = self.settings();
         settings.idempotency.spawn(KEEPING, work.in_current_span())
     }
 }

@@ -15,6 +15,7 @@ use crate::body::{Ahead, BoxError, ResponseBody};
 use crate::finality::Finality;
 use crate::settings::Settings;
 use crate::stored;
+use crate::under_way::{Doing, Task, WeakTask};
 
 /// The attempt that the handler runs: an extension of the request, and an argument of axum's handlers. It dereferences to the
 /// [guard](IdempotencyGuard), which has the [steps](IdempotencyGuard::step), the
@@ -32,6 +33,7 @@ struct Inner {
     settings: Arc<Settings>,
     nothing_happened: AtomicBool,
     answer: Mutex<Answer>,
+    task: WeakTask,
 }
 
 /// The handler's response, as far as the layer knows it.
@@ -44,12 +46,13 @@ struct Answer {
 }
 
 impl Idempotent {
-    pub(crate) fn new(guard: IdempotencyGuard, settings: &Arc<Settings>) -> Self {
+    pub(crate) fn new(guard: IdempotencyGuard, settings: &Arc<Settings>, task: &Task) -> Self {
         Self(Arc::new(Inner {
             guard,
             settings: Arc::clone(settings),
             nothing_happened: AtomicBool::new(false),
             answer: Mutex::default(),
+            task: task.downgrade(),
         }))
     }
 
@@ -60,6 +63,32 @@ impl Idempotent {
 
     pub(crate) fn settings(&self) -> &Arc<Settings> {
         &self.0.settings
+    }
+
+    /// Its request, if that is still under way.
+    pub(crate) fn task(&self) -> Option<Task> {
+        self.0.task.upgrade()
+    }
+
+    /// Notes what the request is doing.
+    pub(crate) fn is(&self, doing: Doing) {
+        if let Some(task) = self.task() {
+            task.is(self.record(), || doing);
+        }
+    }
+
+    /// Notes what the request was doing, when the layer has done what it can to end the attempt.
+    pub(crate) fn was(&self) {
+        let was = || match (self.is_answered(), self.is_settled()) {
+            (true, true) => Doing::Answering,
+            (false, true) => Doing::Running,
+            (true, false) => Doing::Keeping,
+            (false, false) if self.handler_claimed() => Doing::Keeping,
+            (false, false) => Doing::GivingUp,
+        };
+        if let Some(task) = self.task() {
+            task.is(self.record(), was);
+        }
     }
 
     /// Notes what the handler's response means for the key; the last verdict counts. If the response is final, its work is done, and dropping the attempt does

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rowlock::RecordKey;
@@ -15,14 +15,14 @@ const LONGEST_END: Duration = Duration::from_secs(2);
 /// No drain takes longer: a year is for ever.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
-/// The tasks under way. Clones share them.
+/// The requests under way. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UnderWay(Arc<watch::Sender<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    tasks: BTreeMap<u64, Left>,
+    requests: BTreeMap<u64, Left>,
     /// What was cut off, and has ended.
     cut: Vec<Left>,
     phase: Phase,
@@ -38,14 +38,16 @@ enum Phase {
     Cutting,
 }
 
-/// A request that [`drain`](crate::IdempotencyLayer::drain) could not wait for.
+/// A request that [`drain`](crate::IdempotencyLayer::drain) has cut off, or could not wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Left {
     /// The record of its key. `None`: the request has not begun, and leaves nothing.
     pub record: Option<RecordKey>,
-    /// What it was doing.
+    /// What it was doing when it was cut off, or does at the end of the drain.
     pub doing: Doing,
+    /// Whether its handler was cut off. A handler that blocks its thread cannot be.
+    pub was_cut: bool,
 }
 
 /// What a request is doing.
@@ -54,82 +56,89 @@ pub struct Left {
 pub enum Doing {
     /// Its body is arriving, or it asks for its key.
     Beginning,
-    /// Its handler runs.
+    /// Its handler runs, or its response's body is arriving, and nothing says that the work is done.
     Running,
     /// Its handler has returned a final response, whose body is arriving.
     Answering,
-    /// Its response is being kept.
+    /// Its work is done, and its response, or that it is done, is being kept.
     Keeping,
+    /// Its attempt is being ended without a response to keep: the key becomes free, or unknown.
+    GivingUp,
 }
 
 /// Says what a person has to know.
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |f: &mut fmt::Formatter<'_>| match &self.record {
-            Some(record) => write!(f, " of {record}"),
-            None => Ok(()),
+        let (what, comes) = match (self.doing, self.was_cut) {
+            (Doing::Beginning, _) => {
+                return f.write_str("a request had not begun: it leaves nothing");
+            }
+            (Doing::Running, true) => (
+                "the handler",
+                "was cut off: the key is free, unless the handler had completed its attempt, or had begun what must not be repeated (then it is unknown)",
+            ),
+            (Doing::Running, false) => (
+                "the handler",
+                "still runs: after the end of the process and of the lease, a retry runs it again, or is told that it is unknown",
+            ),
+            (Doing::Answering, true) => (
+                "the response",
+                "was cut off: the work is done, and retries are told that its response is not kept",
+            ),
+            (Doing::Answering, false) => (
+                "the response",
+                "still arrives: the work is done, and after the end of the process and of the lease, a retry runs it again, or is told that it is unknown",
+            ),
+            (Doing::Keeping, _) => (
+                "the response",
+                "is not kept yet: the work is done, and a retry after the end of the lease runs it again",
+            ),
+            (Doing::GivingUp, _) => (
+                "the attempt",
+                "has not ended yet: its work is not known to be done, and a retry after the end of the lease runs it again, or is told that it is unknown",
+            ),
         };
-        match self.doing {
-            Doing::Beginning => f.write_str("a request had not begun: it leaves nothing"),
-            Doing::Running => {
-                f.write_str("the handler")?;
-                of(f)?;
-                f.write_str(" was cut off: the key is free, or unknown if a step that must not be repeated had begun")
-            }
-            Doing::Answering => {
-                f.write_str("the response")?;
-                of(f)?;
-                f.write_str(" was cut off: the work is done, and retries are told that its response is not kept")
-            }
-            Doing::Keeping => {
-                f.write_str("the response")?;
-                of(f)?;
-                f.write_str(" is not kept yet: the work is done, and a retry after the end of the lease runs it again")
-            }
+        match &self.record {
+            Some(record) => write!(f, "{what} of {record} {comes}"),
+            None => write!(f, "{what} {comes}"),
         }
     }
 }
 
-/// One task, until this is dropped.
+/// One request, until all clones of this are dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct Task(Arc<Entry>);
+
+/// A request, if it is still under way.
+#[derive(Debug, Clone)]
+pub(crate) struct WeakTask(Weak<Entry>);
+
 #[derive(Debug)]
-pub(crate) struct Task {
+struct Entry {
     of: UnderWay,
     number: u64,
 }
 
-impl State {
-    fn add(&mut self, doing: Doing, record: Option<RecordKey>) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.tasks.insert(number, Left { record, doing });
-        number
-    }
-}
-
 impl UnderWay {
-    /// Begins a task. `None`: the server stops.
+    /// Begins a request. `None`: the server stops.
     pub(crate) fn begin(&self) -> Option<Task> {
         let mut number = None;
         self.0.send_if_modified(|state| {
             if state.phase == Phase::Open {
-                number = Some(state.add(Doing::Beginning, None));
+                let begins = Left {
+                    record: None,
+                    doing: Doing::Beginning,
+                    was_cut: false,
+                };
+                state.requests.insert(state.next, begins);
+                number = Some(state.next);
+                state.next += 1;
             }
-            // A new task wakes no waiter.
+            // A new request wakes no waiter.
             false
         });
         let of = self.clone();
-        number.map(|number| Task { of, number })
-    }
-
-    /// A task that goes on with the end of another one.
-    pub(crate) fn keeping(&self, record: &RecordKey) -> Task {
-        let mut number = 0;
-        self.0.send_if_modified(|state| {
-            number = state.add(Doing::Keeping, Some(record.clone()));
-            false
-        });
-        let of = self.clone();
-        Task { of, number }
+        number.map(|number| Task(Arc::new(Entry { of, number })))
     }
 
     /// Whether requests may begin.
@@ -161,7 +170,7 @@ impl UnderWay {
         let mut left = Vec::new();
         self.0.send_if_modified(|state| {
             left.append(&mut state.cut);
-            left.extend(state.tasks.values().cloned());
+            left.extend(state.requests.values().cloned());
             false
         });
         left
@@ -176,44 +185,55 @@ impl UnderWay {
         });
     }
 
-    /// Waits until no task is left.
+    /// Waits until no request is left.
     async fn none(&self) {
         let _ = self
             .0
             .subscribe()
-            .wait_for(|state| state.tasks.is_empty())
+            .wait_for(|state| state.requests.is_empty())
             .await;
     }
 }
 
 impl Task {
-    /// Notes what the task is doing.
-    pub(crate) fn is(&self, doing: Doing, record: &RecordKey) {
-        self.of.0.send_if_modified(|state| {
-            if let Some(task) = state.tasks.get_mut(&self.number) {
-                let record = Some(record.clone());
-                *task = Left { record, doing };
-            }
-            false
+    pub(crate) fn downgrade(&self) -> WeakTask {
+        WeakTask(Arc::downgrade(&self.0))
+    }
+
+    /// Notes what the request is doing. `doing` is called when no other task can note something.
+    pub(crate) fn is(&self, record: &RecordKey, doing: impl FnOnce() -> Doing) {
+        self.note(|left| {
+            left.doing = doing();
+            left.record.get_or_insert_with(|| record.clone());
         });
     }
 
-    /// Notes that it was cut off. It has ended its attempt by then.
-    pub(crate) fn was_cut(&self, doing: Doing, record: &RecordKey) {
-        self.of.0.send_if_modified(|state| {
-            let record = Some(record.clone());
-            state.cut.push(Left { record, doing });
+    /// Notes that the handler was cut off.
+    pub(crate) fn was_cut(&self) {
+        self.note(|left| left.was_cut = true);
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Left)) {
+        self.0.of.0.send_if_modified(|state| {
+            state.requests.get_mut(&self.0.number).map(note);
             false
         });
     }
 }
 
-impl Drop for Task {
+impl WeakTask {
+    pub(crate) fn upgrade(&self) -> Option<Task> {
+        self.0.upgrade().map(Task)
+    }
+}
+
+impl Drop for Entry {
     fn drop(&mut self) {
-        // Every handler waits for a change of the phase: only the end of the last task wakes the waiters.
+        // Every handler waits for a change of the phase: only the end of the last request wakes the waiters.
         self.of.0.send_if_modified(|state| {
-            state.tasks.remove(&self.number);
-            state.tasks.is_empty()
+            let ended = state.requests.remove(&self.number);
+            state.cut.extend(ended.filter(|left| left.was_cut));
+            state.requests.is_empty()
         });
     }
 }
@@ -231,38 +251,46 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_drain_names_what_it_has_cut_off_and_what_goes_on() {
+    async fn a_drain_names_each_request_once_with_what_it_did_last() {
         let under_way = UnderWay::default();
-        let (running, keeping) = (under_way.begin().unwrap(), under_way.begin().unwrap());
-        running.is(Doing::Running, &record("a"));
-        keeping.is(Doing::Keeping, &record("b"));
-        let late = under_way.begin().unwrap();
-        let handler = async {
+        let begin = |key| {
+            let task = under_way.begin().unwrap();
+            task.is(&record(key), || Doing::Running);
+            task
+        };
+        let (cut, blocks, keeping) = (begin("a"), begin("b"), begin("c"));
+        let handlers = async {
             under_way.cut().await;
-            running.was_cut(Doing::Running, &record("a"));
-            // A task that begins with the end of another one is left, too.
-            let more = under_way.keeping(&record("c"));
-            drop((running, late));
-            more
+            cut.was_cut();
+            drop(cut);
+            // Its response is kept by another task.
+            keeping.was_cut();
+            let on = keeping.downgrade().upgrade().unwrap();
+            on.is(&record("c"), || Doing::Keeping);
+            drop(keeping);
+            on
         };
         let began = Instant::now();
         let limit = Duration::from_secs(5);
-        let (left, more) = tokio::join!(under_way.drain(limit), handler);
+        let (left, on) = tokio::join!(under_way.drain(limit), handlers);
         assert!(began.elapsed() <= limit);
         let left: Vec<_> = left
             .into_iter()
-            .map(|left| (left.doing, left.record))
+            .map(|left| (left.record.unwrap(), left.doing, left.was_cut))
             .collect();
         assert_eq!(
             left,
             [
-                (Doing::Running, Some(record("a"))),
-                (Doing::Keeping, Some(record("b"))),
-                (Doing::Keeping, Some(record("c")))
+                (record("a"), Doing::Running, true),
+                (record("b"), Doing::Running, false),
+                (record("c"), Doing::Keeping, true)
             ]
         );
         assert!(under_way.begin().is_none(), "it is closed for good");
-        drop((keeping, more));
+        on.is(&record("c"), || Doing::Answering);
+        drop((blocks, on));
+        let left = under_way.drain(limit).await;
+        assert!(matches!(&left[..], [left] if left.doing == Doing::Answering && left.was_cut));
         assert_eq!(under_way.drain(limit).await, []);
     }
 
@@ -302,11 +330,13 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert!(under_way.begin().is_none());
             // What one that has begun still has to do.
-            let again = under_way.keeping(&record("a"));
-            drop((task, again));
+            let goes_on = task.clone();
+            drop(task);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(goes_on);
         };
         let (left, ()) = tokio::join!(under_way.drain(Duration::from_mins(1)), ends);
         assert_eq!(left, []);
-        assert_eq!(began.elapsed(), Duration::from_secs(3));
+        assert_eq!(began.elapsed(), Duration::from_secs(4));
     }
 }

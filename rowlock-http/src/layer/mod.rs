@@ -93,7 +93,7 @@ impl IdempotencyLayer {
     }
 
     /// Ends the layer, its clones, and layers that were made from it, when the server stops. From now on they answer each new request with a key with
-    /// [stopping](crate#stopping). Waits for the requests that are under way, for at most `limit`, and returns those that it could not wait for: log them.
+    /// [stopping](crate#stopping). Waits for the requests that are under way, for at most `limit`, and returns those that it has cut off or could not wait for, each once, with what it did last: log them.
     ///
     /// A request is under way from the first poll of its future until the layer has kept its response, or given up. This
     /// includes a request whose client has hung up; a server's graceful shutdown does not wait for such a request, because its

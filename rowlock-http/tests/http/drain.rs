@@ -37,6 +37,38 @@ over_a_socket! {
         assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
     }
 
+    async fn an_attempt_that_has_not_ended_is_not_called_done() {
+        let (server, layer) = server(|layer| layer).await;
+        let running = tokio::spawn(send(server.pay("k", "wait 500")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        let blocked = server.db.begin().await;
+        server.shop.gate.add_permits(1);
+        // The database may take longer to answer than this.
+        let left = layer.drain(Duration::from_millis(900)).await;
+        let said: Vec<_> = left.iter().map(ToString::to_string).collect();
+        assert!(left.len() == 1 && left[0].doing == Doing::GivingUp && !left[0].was_cut, "{said:?}");
+        assert!(said[0].contains("\"k\" of \"http:ann\" has not ended yet: its work is not known to be done"), "{said:?}");
+        blocked.release().await;
+        running.await.unwrap().is_new(500);
+        assert_eq!(layer.drain(LONG).await, []);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Free);
+    }
+
+    async fn a_handler_that_is_cut_off_is_named_once_with_what_its_attempt_does() {
+        let (server, layer) = server(|layer| layer).await;
+        let running = tokio::spawn(send(server.pay("k", "wait")));
+        eventually("the effect", || async { server.effects().await == 1 }).await;
+        let blocked = server.db.begin().await;
+        // It is cut off after nine tenths of it, and its key cannot be freed in the last one.
+        let left = layer.drain(Duration::from_secs(1)).await;
+        assert!(matches!(&left[..], [left] if left.doing == Doing::GivingUp && left.was_cut), "{left:?}");
+        blocked.release().await;
+        running.await.unwrap().is_problem(503, "stopping");
+        let left = layer.drain(LONG).await;
+        assert!(matches!(&left[..], [left] if left.doing == Doing::Running && left.was_cut), "{left:?}");
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Free);
+    }
+
     async fn a_request_that_turned_out_to_have_no_key_is_not_waited_for() {
         let (server, layer) = server(|layer| layer.key_in_json("$.id").required(false)).await;
         let running = tokio::spawn(send(server.keyless("wait").body("{}")));
