@@ -168,8 +168,11 @@ impl Session {
         if now < since + self.grant.ttl {
             return;
         }
-        let known = &self.grants().known;
-        let known: Vec<_> = known.values().map(|known| known.grant.clone()).collect();
+        let known: Vec<Weak<Grant>> = {
+            let grants = self.grants();
+            let known = grants.known.values();
+            known.map(|known| Weak::clone(&known.grant)).collect()
+        };
         for grant in known.iter().filter_map(Weak::upgrade) {
             grant.lose(Loss::Expired);
         }
