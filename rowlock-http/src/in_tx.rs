@@ -63,7 +63,7 @@ impl Idempotent {
         let kept = retry.run_then(pool, work, record).await;
         if kept.is_err() {
             // Nothing is recorded; or it is not known, and then only the database decides whether the handler's response can be.
-            self.is_not_in_tx();
+            self.completion_did_not_commit();
         }
         kept
     }

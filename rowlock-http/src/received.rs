@@ -85,7 +85,7 @@ pub(crate) fn text_at(received: &Received, path: &JsonPath) -> Result<Option<Str
         .map_err(|error| format!("The body is not JSON: {error}."))?;
     if Choice::only(path.clone()).chosen(received.body()).is_none() {
         return Err(format!(
-            "{path} of the body is uncertain: an object has a field twice."
+            "The key at {path} is ambiguous: an object in the body has the same field twice."
         ));
     }
     let selected = path.query(&body);

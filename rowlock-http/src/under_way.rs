@@ -75,11 +75,11 @@ impl fmt::Display for Left {
             }
             (Doing::Running, true) => (
                 "the handler",
-                "was cut off: the key is free, unless the handler had completed its attempt, or had begun what must not be repeated (then it is unknown)",
+                "was cut off: the key is free, or unknown, unless the handler had completed its attempt",
             ),
             (Doing::Running, false) => (
                 "the handler",
-                "still runs: after the end of the process and of the lease, a retry runs it again, or is told that it is unknown",
+                "still runs. If the process ends now, a retry after the lease runs it again, or is told that it is unknown",
             ),
             (Doing::Answering, true) => (
                 "the response",
@@ -87,11 +87,11 @@ impl fmt::Display for Left {
             ),
             (Doing::Answering, false) => (
                 "the response",
-                "still arrives: the work is done, and after the end of the process and of the lease, a retry runs it again, or is told that it is unknown",
+                "still arrives. The work is done. If the process ends now, a retry after the lease runs it again, or is told that it is unknown",
             ),
             (Doing::Keeping, _) => (
                 "the response",
-                "is not kept yet: the work is done, and a retry after the end of the lease runs it again",
+                "is not kept yet: the work is done, and a retry after the end of the lease runs it again, or is told that it is unknown",
             ),
             (Doing::GivingUp, _) => (
                 "the attempt",

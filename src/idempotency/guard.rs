@@ -269,8 +269,9 @@ impl IdempotencyGuard {
         self.in_tx.load(Ordering::Acquire)
     }
 
-    /// For code that commits that transaction: it failed, or nobody knows whether it has committed. The attempt is not ended by it then.
-    pub fn is_not_in_tx(&self) {
+    /// Call this when the transaction of [`complete_in`](Self::complete_in) failed, or when nobody knows whether it committed:
+    /// [`is_completed_in_tx`](Self::is_completed_in_tx) is false from then on. The database still decides.
+    pub fn completion_did_not_commit(&self) {
         self.in_tx.store(false, Ordering::Release);
     }
 

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 enum Schema {
     Current,
     Missing,
-    /// A database that gets its tables in quarantine: there is the row that has the quarantine, and no table of locks yet.
+    /// The row that can have a quarantine is there, and no table of locks yet.
     Begun,
     Older {
         found: i32,

@@ -9,8 +9,8 @@
 //!
 //! So the renewals [look](super::renew::look) at all grants of the session: once per TTL; when the number of forced releases in the session's
 //! row has changed; and over each new connection. A guard without a row has lost its lock. A row without a guard is freed, by its grant id,
-//! when it was seen for a while. If no look succeeds, the locks are lost at the first renewal that
-//! is one TTL later.
+//! when it was seen for a while. If no look has succeeded one TTL after it was
+//! due, the next renewal declares all locks lost.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -164,8 +164,15 @@ impl Session {
     /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after one TTL none of them is trusted
     /// any longer.
     pub(crate) fn await_look(&self, now: Moment) {
-        let since = *self.looks().due.get_or_insert(now);
-        if now < since + self.grant.ttl {
+        let ttl = self.grant.ttl;
+        let since = {
+            let looks = &mut *self.looks();
+            let after = looks.last.map_or(now, |last| last + ttl);
+            *looks
+                .due
+                .get_or_insert(if after < now { after } else { now })
+        };
+        if now < since + ttl {
             return;
         }
         let known: Vec<Weak<Grant>> = {

@@ -162,7 +162,7 @@ on_every_engine! {
 
     async fn a_run_that_is_left_while_a_transaction_has_it_locked_is_left_in_the_end(db: &Db) {
         let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
-        let time = Duration::from_secs(5);
+        let time = Duration::from_mins(1);
         let job = Job::new(&rowlock, "j").ttl(LONG).at_least_for(time);
         let run = job.try_begin().await.unwrap().held().unwrap();
         let pinned = db.lock_row("j").await;

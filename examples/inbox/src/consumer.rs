@@ -16,7 +16,7 @@ use sqlx::PgPool;
 
 use crate::{Event, credit};
 
-/// How often a message is delivered at most: for a quarter of an hour, because a database that takes no writes fails each delivery at once.
+/// The most deliveries of a message: about a quarter of an hour of them, because a database that takes no writes fails each one at once.
 const DELIVERIES: i32 = 10_000;
 
 /// How long a message waits before it is delivered again.

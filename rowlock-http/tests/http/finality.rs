@@ -80,7 +80,7 @@ over_a_socket! {
             ] {
                 for act in ["stream 2x10", "panic-in-body"] {
                     let server = Server::new(|layer| {
-                        let layer = layer.server_error(means).max_run(Duration::from_millis(200));
+                        let layer = layer.server_error(means).max_run(Duration::from_secs(1));
                         layer.finality(move |_, body| body.map_or(by_the_head, |_| Finality::Keep))
                     });
                     let server = server.await;

@@ -24,7 +24,7 @@ over_a_socket! {
             (r#"{"id":"""#, "bad-key", "not JSON"),
             (r#"{"id":""}"#, "bad-key", "empty"),
             (r#"{"id":1.5}"#, "bad-key", "a text or a whole number"),
-            (r#"{"id":"a","id":"b"}"#, "bad-key", "twice"),
+            (r#"{"id":"a","id":"b"}"#, "bad-key", "ambiguous"),
             (r#"{"id":["a"]}"#, "bad-key", "a text or a whole number"),
             (r#"{"id":"12345678901"}"#, "bad-key", "more than 10"),
             (r#"{"id":null}"#, "missing-key", "Idempotency-Key"),

@@ -23,7 +23,7 @@ pub(super) struct Request {
 pub(super) type Asked = Result<TryAcquire, Error>;
 
 /// Whether a member grants names at all: one that is in quarantine, or that fails, does not.
-fn can_grant(answer: &Asked) -> bool {
+fn may_grant(answer: &Asked) -> bool {
     match answer {
         Ok(TryAcquire::Held(_)) => true,
         Ok(TryAcquire::Busy(busy)) => busy.quarantine.is_none(),
@@ -73,16 +73,16 @@ impl Request {
         let started = Instant::now();
         let decided = round.run(|round| {
             let granted = granted(round);
-            // Those that were silent the last time are not waited for, if the others can be a majority. Meanwhile this would keep what the others have granted, and of
-            // several callers none would get a majority.
-            let can_grant = |member: &usize| {
+            // Those that were silent the last time are waited for only if the others cannot be a majority: they are in quarantine, or fail. Otherwise this would keep
+            // meanwhile what the others have granted, and of several callers none would get a majority.
+            let is_candidate = |member: &usize| {
                 let answer = round.done[*member].as_ref();
-                !members.is_silent(*member) && answer.is_none_or(can_grant)
+                !members.is_silent(*member) && answer.is_none_or(may_grant)
             };
-            let can_grant = (0..count).filter(can_grant).count();
+            let candidates = (0..count).filter(is_candidate).count();
             let hoped = round
                 .pending()
-                .filter(|member| can_grant < majority || !members.is_silent(*member));
+                .filter(|member| candidates < majority || !members.is_silent(*member));
             granted >= majority || granted + hoped.count() < majority
         });
         let is_late = timeout(self.bound(), decided).await.is_err();

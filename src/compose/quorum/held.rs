@@ -250,7 +250,7 @@ impl QuorumHeld {
         .await
     }
 
-    /// Releases the lock in every database, and reports whether it was held until now: `Lost`, when fewer than a majority of the databases may have held it until now.
+    /// Releases the lock in every database, and reports whether it was held until now: `Lost`, when the answers that have arrived show that fewer than a majority of the databases held it.
     ///
     /// # Errors
     ///
@@ -295,7 +295,9 @@ impl QuorumHeld {
         match error {
             Some(error) if !is_free => Err(error),
             _ if was_held && may_be_held => Ok(ReleaseOutcome::Released),
-            _ => Ok(ReleaseOutcome::Lost(told.unwrap_or(loss))),
+            _ => Ok(ReleaseOutcome::Lost(
+                telling(told.into_iter().chain([loss])).unwrap_or(loss),
+            )),
         }
     }
 }
