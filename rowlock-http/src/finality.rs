@@ -26,7 +26,7 @@ pub(crate) type Hook = dyn Fn(&Parts, Option<&[u8]>) -> Finality + Send + Sync;
 impl Finality {
     /// What the layer decides without a hook: a status below 500 is final ([`Keep`](Self::Keep)), except for 408 (too slow), 425 (too early) and 429 (too many),
     /// after which a client may try again ([`Retry`](Self::Retry), as for 500 and above), and for 401, 405 and 407, which say that nothing was done
-    /// ([`NothingHappened`](Self::NothingHappened)). Beyond this, the layer takes a 409 with `Retry-After` for [`Retry`](Self::Retry): so says a server behind the handler, or a second layer, that has
+    /// ([`NothingHappened`](Self::NothingHappened)). The layer also takes a 409 with `Retry-After` for [`Retry`](Self::Retry): a server behind the handler answers so while it has
     /// the request in flight.
     ///
     /// ```

@@ -22,7 +22,7 @@ use crate::under_way::{Doing, Task, WeakTask};
 /// [`downstream_key`](IdempotencyGuard::downstream_key) and the number of the [`attempt`](IdempotencyGuard::attempt).
 ///
 /// A handler may end the attempt itself, with [`in_tx`](Self::in_tx), [`complete_in`](Self::complete_in) or with a method of the guard. Then the layer
-/// keeps nothing, and sends the handler's response.
+/// keeps nothing, and sends the handler's response. If the handler rolls the transaction of `complete_in` back, the key becomes free, whatever it answers.
 ///
 /// Drop all clones before the handler returns: the attempt runs while a clone exists, unless the attempt was ended.
 #[derive(Clone)]

@@ -24,7 +24,8 @@ pub enum Begun<T> {
     /// An attempt ended or vanished during a step that must not be repeated. The step may or may not have
     /// happened.
     Unknown(UnknownStep),
-    /// An earlier attempt was done, and its outcome has been deleted since. The work is not run again.
+    /// An earlier attempt of this request was done, and its retention is over. The work is not run again. (Another request under this key is a
+    /// [`Mismatch`](Self::Mismatch).)
     Expired,
     /// Too many attempts have vanished. No attempt begins before `rowlock idempotency reset`.
     Poisoned {

@@ -41,8 +41,8 @@
 //!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there, and leaves it out until it has them. It has a new id: in processes that run on, [`QuorumHeld::pin_on`] fails
 //!   there, until the process connects anew.
 //! - *A majority forgets its data*: the quorum has lost its memory of leases and fences, whatever the quarantine of each.
-//! - *A clock is set back*: fences of a database that has forgotten commits go on from its clock, or from the last fence that it remembers. So that clock must not be behind the clocks of the others by more than the quarantine. The clocks of
-//!   databases that have forgotten nothing decide nothing over several databases.
+//! - *A clock is set back*: a database that has forgotten commits goes on from the last fence that it remembers, or from its clock if that is ahead. Its clock must not be behind the clocks of the others by more than the quarantine. The clocks of
+//!   databases that have forgotten nothing do not matter.
 //! - *The process is paused*: as for a single lease. [`QuorumHeld::is_held`] is false when it wakes.
 //! - *The process crashes*: the lock is free within the TTL.
 //!
