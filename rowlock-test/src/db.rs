@@ -1,15 +1,13 @@
-//! An empty database for each test.
-
-use std::sync::atomic::{AtomicU32, Ordering};
+//! A database for each test.
 
 use rowlock::{Engine, Rowlock};
 use sqlx::AssertSqlSafe;
 
-use crate::kind::Kind;
+use crate::kind::{Kind, New};
 use crate::urls::server;
-use crate::{App, Tx, on_app};
+use crate::{App, Tx, database_name, on_app};
 
-/// An empty database, dropped with [`remove`](Self::remove).
+/// A database of one test, which [`remove`](Self::remove) drops.
 #[derive(Debug)]
 pub struct Db {
     pub engine: Engine,
@@ -21,25 +19,54 @@ pub struct Db {
     pub(crate) name: String,
     /// The URL of the server; empty where there is none.
     server: String,
+    tables: Tables,
     _dir: Option<tempfile::TempDir>,
 }
 
+/// What is in a new database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tables {
+    /// Nothing.
+    None,
+    /// The tables of rowlock, without a row of a lock or a key.
+    Migrated,
+}
+
 impl Db {
+    /// A database with the tables of rowlock, on the server that all tests share.
     pub async fn new(engine: Engine) -> Self {
+        Self::shared(engine, Tables::Migrated).await
+    }
+
+    /// A database without tables, on the server that all tests share: for a test that is about migrations.
+    pub async fn empty(engine: Engine) -> Self {
+        Self::shared(engine, Tables::None).await
+    }
+
+    async fn shared(engine: Engine, tables: Tables) -> Self {
         if Kind::of(engine).has_server {
-            Self::on(engine, &server(engine)).await
+            Self::make(engine, &server(engine), tables).await
         } else {
-            Self::on(engine, "").await
+            Self::make(engine, "", tables).await
         }
     }
 
-    /// Makes a database on a server that this test alone uses, and whose settings it may change.
+    /// Makes a database without tables on a server that this test alone uses, and whose settings it may change.
     pub async fn on(engine: Engine, server: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("rl_{}_{count}", std::process::id());
+        Self::make(engine, server, Tables::None).await
+    }
+
+    async fn make(engine: Engine, server: &str, tables: Tables) -> Self {
         let kind = Kind::of(engine);
-        let (url, app, dir) = (kind.create)(server, &name).await;
+        let New {
+            name,
+            url,
+            app,
+            dir,
+        } = match tables {
+            Tables::None => (kind.create)(server, database_name()).await,
+            Tables::Migrated => (kind.create_migrated)(engine, server, database_name()).await,
+        };
         Self {
             engine,
             kind,
@@ -47,6 +74,7 @@ impl Db {
             app,
             name,
             server: server.to_owned(),
+            tables,
             _dir: dir,
         }
     }
@@ -181,10 +209,15 @@ impl Db {
         self.moved(self.kind.now, 3_600)
     }
 
-    /// Drops the database. After a panic of the test, the database stays until the server ends.
+    /// Gives the database up: nobody uses it any more. After a panic of the test, it stays until the server ends.
     pub async fn remove(self) {
         self.app.close().await;
-        (self.kind.drop)(&self.server, &self.name).await;
+        match self.tables {
+            Tables::None => (self.kind.drop)(&self.server, &self.name).await,
+            Tables::Migrated => {
+                (self.kind.drop_migrated)(&self.server, &self.name).await;
+            }
+        }
     }
 }
 

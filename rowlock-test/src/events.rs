@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use rowlock::{Held, Rowlock};
 
-/// Waits until `condition` holds. Panics after a minute, so that a test whose event never comes fails.
+use crate::patience;
+
+/// Waits until `condition` holds. Panics when the test's [`patience`] is over, so that a test whose event never comes fails.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
-    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
+    let deadline = tokio::time::Instant::now() + patience();
     while !condition().await {
         assert!(
             tokio::time::Instant::now() < deadline,
-            "not within a minute: {what}"
+            "this never came: {what}"
         );
         // The awaited event needs the CPU, too.
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -41,8 +41,14 @@ engines!(kinds);
 /// An asynchronous answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A new database: its URL, its pool, and the folder that it is in.
-pub(crate) type New = (String, App, Option<tempfile::TempDir>);
+/// A new database.
+pub(crate) struct New {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) app: App,
+    /// The folder that it is in.
+    pub(crate) dir: Option<tempfile::TempDir>,
+}
 
 /// What an engine does in its own way.
 #[derive(Debug)]
@@ -90,10 +96,14 @@ pub struct Kind {
     pub(crate) bytes: fn(hex: &str) -> String,
     /// Runs `sql` without checking a constraint of `table`.
     pub(crate) unchecked: fn(table: &str, constraint: &str, sql: &str) -> String,
-    /// Makes the database `name` on `server`.
-    pub(crate) create: for<'a> fn(server: &'a str, name: &'a str) -> Answer<'a, New>,
+    /// Makes the database `name` on `server`, without tables.
+    pub(crate) create: fn(server: &str, name: String) -> Answer<'_, New>,
     /// Drops it.
     pub(crate) drop: for<'a> fn(server: &'a str, name: &'a str) -> Answer<'a, ()>,
+    /// Makes a database with the tables of rowlock, as fast as the engine can. It may have another name.
+    pub(crate) create_migrated: fn(Engine, server: &str, name: String) -> Answer<'_, New>,
+    /// Drops such a database, or keeps it for another test.
+    pub(crate) drop_migrated: for<'a> fn(server: &'a str, name: &'a str) -> Answer<'a, ()>,
     /// How many transactions of the database's users are open.
     pub(crate) open_transactions: fn(&Db) -> Answer<'_, i64>,
     /// How many transactions of the database's users wait for a lock.

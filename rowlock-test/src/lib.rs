@@ -1,4 +1,4 @@
-//! Shared by tests, benchmarks and examples: an empty database for each test, on four engines; transactions; servers.
+//! Shared by tests, benchmarks and examples: a database for each test, on four engines; transactions; servers.
 #![allow(
     missing_docs,
     clippy::missing_panics_doc,
@@ -14,6 +14,9 @@ mod events;
 mod kind;
 mod mariadb;
 mod mysql;
+mod mysql_idle;
+mod names;
+mod patience;
 mod postgres;
 mod promise;
 mod queue;
@@ -28,6 +31,8 @@ pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use db::{Db, lapse};
 pub use events::{eventually, renewed, take};
 pub use kind::{ENGINES, Kind};
+pub(crate) use names::database_name;
+pub use patience::patience;
 pub use queue::{Waiting, join, join_with, queue_is, queue_of, release, turns, waiters};
 pub use servers::{Commits, Own, servers};
 pub use stripes::{Stock, Striped};

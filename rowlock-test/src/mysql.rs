@@ -4,7 +4,7 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, Row};
 
 use crate::kind::{Kind, New};
-use crate::{App, Db, with_database};
+use crate::{App, Db, mysql_idle, with_database};
 
 pub(crate) const KIND: Kind = Kind {
     one_writer: false,
@@ -40,6 +40,10 @@ pub(crate) const KIND: Kind = Kind {
     },
     create: |server, name| Box::pin(create(server, name)),
     drop: |server, name| Box::pin(administer(server, format!("DROP DATABASE {name}"))),
+    create_migrated: |engine, server, name| {
+        Box::pin(async move { connect(server, mysql_idle::take(engine, server, name).await).await })
+    },
+    drop_migrated: |server, name| Box::pin(mysql_idle::give_back(server, name)),
     open_transactions: |db| Box::pin(async { count(&transactions(db).await) }),
     waiting: |db| {
         Box::pin(async {
@@ -68,8 +72,13 @@ fn pool(db: &Db) -> &MySqlPool {
     pool
 }
 
-async fn create(server: &str, name: &str) -> New {
+async fn create(server: &str, name: String) -> New {
     administer(server, format!("CREATE DATABASE {name}")).await;
+    connect(server, name).await
+}
+
+/// Opens the application's pool.
+async fn connect(server: &str, name: String) -> New {
     // ARCHITECTURE.md, "A statement that is cut off and fails", has the reason.
     let options = MySqlPoolOptions::new()
         .max_connections(4)
@@ -79,9 +88,14 @@ async fn create(server: &str, name: &str) -> New {
                 Ok(true)
             })
         });
-    let url = with_database(server, name);
+    let url = with_database(server, &name);
     let pool = options.connect(&url).await.unwrap();
-    (url, App::MySql(pool), None)
+    New {
+        name,
+        url,
+        app: App::MySql(pool),
+        dir: None,
+    }
 }
 
 async fn administer(server: &str, sql: String) {
@@ -93,7 +107,7 @@ async fn administer(server: &str, sql: String) {
 /// The sessions that use `database`.
 ///
 /// This does not read the table PROCESSLIST: MySQL cannot read it while a session's statement is not UTF-8.
-async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
+pub(crate) async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
     sqlx::raw_sql("SHOW PROCESSLIST")
         .fetch_all(conn)
         .await

@@ -1,7 +1,11 @@
 //! PostgreSQL.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use rowlock::Engine;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::sync::OnceCell;
 
 use crate::kind::{Kind, New};
 use crate::{App, Db, with_database};
@@ -39,10 +43,30 @@ pub(crate) const KIND: Kind = Kind {
     unchecked: |table, constraint, sql| {
         format!("ALTER TABLE {table} DROP CONSTRAINT {constraint}; {sql}")
     },
-    create: |server, name| Box::pin(create(server, name)),
+    create: |server, name| Box::pin(create(server, name, "template1")),
     drop: |server, name| {
         let drop = format!("DROP DATABASE {name} WITH (FORCE)");
         Box::pin(administer(server, drop))
+    },
+    create_migrated: |_, server, name| {
+        Box::pin(async move {
+            static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+            let template = TEMPLATE.get_or_init(|| migrated(server)).await;
+            let new = create(server, name, template).await;
+            let App::Postgres(pool) = &new.app else {
+                unreachable!("`create` makes it")
+            };
+            let own_id = sqlx::raw_sql("UPDATE rowlock_database SET id = gen_random_uuid()");
+            own_id.execute(pool).await.unwrap();
+            new
+        })
+    },
+    drop_migrated: |server, name| {
+        if std::env::var("NODROP").is_ok() {
+            Box::pin(async {})
+        } else {
+            (KIND.drop)(server, name)
+        }
     },
     open_transactions: |db| {
         let is_open = "pid <> pg_backend_pid() AND xact_start IS NOT NULL";
@@ -58,18 +82,58 @@ async fn sessions(db: &Db, condition: &str) -> i64 {
     db.number(&format!("{sql} AND {condition}")).await
 }
 
-async fn create(server: &str, name: &str) -> New {
-    administer(server, format!("CREATE DATABASE {name}")).await;
-    let url = with_database(server, name);
+async fn create(server: &str, name: String, template: &str) -> New {
+    administer(
+        server,
+        format!("CREATE DATABASE {name} TEMPLATE {template}"),
+    )
+    .await;
+    let url = with_database(server, &name);
     let pool = PgPoolOptions::new().max_connections(4);
     let pool = pool.connect(&url).await.unwrap();
-    (url, App::Postgres(pool), None)
+    New {
+        name,
+        url,
+        app: App::Postgres(pool),
+        dir: None,
+    }
+}
+
+/// The name of a database with the tables of rowlock, which is made once for each version of the migrations. It stays on the server.
+async fn migrated(server: &str) -> String {
+    let tables = rowlock::migration_sql(Engine::Postgres).unwrap();
+    let mut digest = DefaultHasher::new();
+    tables.hash(&mut digest);
+    let name = format!("rl_migrated_{:016x}", digest.finish());
+    let mut admin = PgConnection::connect(server).await.unwrap();
+    // Another process may be making it.
+    let alone = sqlx::raw_sql("SELECT pg_advisory_lock(hashtext('rowlock-test'))");
+    alone.execute(&mut admin).await.unwrap();
+    let found = format!("SELECT count(*) FROM pg_database WHERE datname = '{name}'");
+    let found: i64 = sqlx::query_scalar(AssertSqlSafe(found))
+        .fetch_one(&mut admin)
+        .await
+        .unwrap();
+    if found == 0 {
+        let part = format!("{name}_part");
+        for sql in ["DROP DATABASE IF EXISTS", "CREATE DATABASE"] {
+            let sql = sqlx::raw_sql(AssertSqlSafe(format!("{sql} {part}")));
+            sql.execute(&mut admin).await.unwrap();
+        }
+        administer(&with_database(server, &part), tables).await;
+        let ready = format!("ALTER DATABASE {part} RENAME TO {name}");
+        let ready = sqlx::raw_sql(AssertSqlSafe(ready));
+        ready.execute(&mut admin).await.unwrap();
+    }
+    admin.close().await.unwrap();
+    name
 }
 
 async fn administer(server: &str, sql: String) {
     let mut admin = PgConnection::connect(server).await.unwrap();
     let sql = sqlx::raw_sql(AssertSqlSafe(sql));
     sql.execute(&mut admin).await.unwrap();
+    admin.close().await.unwrap();
 }
 
 pub(crate) async fn promote(standby: &str) {

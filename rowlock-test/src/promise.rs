@@ -1,33 +1,41 @@
 //! A contract test: one promise, on every engine.
 
 /// A test of a promise, run on every engine: `sqlite::name`, `postgres::name`, …
+///
+/// Each gets a database with rowlock's tables. After the words `in an empty database:` it gets one without tables.
 #[macro_export]
 macro_rules! on_every_engine {
-    ($($(#[$meta:meta])* async fn $name:ident($db:ident: &Db) $body:block)*) => {
+    (in an empty database: $($tests:tt)*) => {
+        $crate::on_every_engine!(@tests empty $($tests)*);
+    };
+    (@tests $make:ident $($(#[$meta:meta])* async fn $name:ident($db:ident: &Db) $body:block)*) => {
         mod promise {
             use super::*;
             $($(#[$meta])* pub(super) async fn $name($db: &Db) $body)*
         }
-        $crate::engines!(on_every_engine @engines [$($name)*]);
+        $crate::engines!(on_every_engine @engines $make [$($name)*]);
     };
-    (@engines $names:tt $(($module:ident $engine:ident))+) => {
-        $($crate::on_every_engine!(@engine $module $engine $names);)+
+    (@engines $make:ident $names:tt $(($module:ident $engine:ident))+) => {
+        $($crate::on_every_engine!(@engine $make $module $engine $names);)+
     };
-    (@engine $module:ident $engine:ident [$($name:ident)*]) => {
+    (@engine $make:ident $module:ident $engine:ident [$($name:ident)*]) => {
         mod $module {
             use super::*;
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    let db = $crate::Db::new(rowlock::Engine::$engine).await;
+                    let db = $crate::Db::$make(rowlock::Engine::$engine).await;
                     // If a promise is broken, its event may never come.
                     let test = super::promise::$name(&db);
-                    tokio::time::timeout(std::time::Duration::from_mins(2), test)
+                    tokio::time::timeout($crate::patience(), test)
                         .await
-                        .expect("done within two minutes");
+                        .expect("done within a test's patience");
                     db.remove().await;
                 }
             )*
         }
+    };
+    ($($tests:tt)*) => {
+        $crate::on_every_engine!(@tests new $($tests)*);
     };
 }

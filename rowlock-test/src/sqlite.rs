@@ -1,7 +1,9 @@
 //! SQLite: a file in a temporary folder.
 
-use sqlx::SqlitePool;
+use rowlock::Engine;
 use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection, SqlitePool};
+use tokio::sync::OnceCell;
 
 use crate::kind::{Kind, New};
 use crate::{App, Db};
@@ -39,8 +41,15 @@ pub(crate) const KIND: Kind = Kind {
         let ignore = "PRAGMA ignore_check_constraints";
         format!("{ignore} = ON; {sql}; {ignore} = OFF")
     },
-    create: |_, _| Box::pin(create()),
+    create: |_, name| Box::pin(create(name, None)),
     drop: |_, _| Box::pin(async {}),
+    create_migrated: |_, _, name| {
+        Box::pin(async {
+            static MIGRATED: OnceCell<Vec<u8>> = OnceCell::const_new();
+            create(name, Some(MIGRATED.get_or_init(migrated).await)).await
+        })
+    },
+    drop_migrated: |_, _| Box::pin(async {}),
     open_transactions: |db| Box::pin(is_locked(pool(db))),
     waiting: |_| Box::pin(async { 0 }),
     clients: |db| Box::pin(async { open_files(db) - i64::from(pool(db).size()) }),
@@ -53,14 +62,48 @@ fn pool(db: &Db) -> &SqlitePool {
     pool
 }
 
-async fn create() -> New {
-    let dir = tempfile::tempdir().unwrap();
-    let url = format!("sqlite:{}", dir.path().join("test.db").display());
+/// Makes a file, with the content of a migrated one if there is one.
+async fn create(name: String, content: Option<&Vec<u8>>) -> New {
+    let dir = tempfile::Builder::new().prefix(&name).tempdir().unwrap();
+    let file = dir.path().join("test.db");
+    if let Some(content) = content {
+        std::fs::write(&file, content).unwrap();
+    }
+    let url = format!("sqlite:{}", file.display());
+    if content.is_some() {
+        // Not by the pool: a connection that has read the file delays the end of the others.
+        let mut conn = SqliteConnection::connect(&url).await.unwrap();
+        let own_id = sqlx::raw_sql("UPDATE rowlock_database SET id = randomblob(16)");
+        own_id.execute(&mut conn).await.unwrap();
+        conn.close().await.unwrap();
+    }
     let pool = SqlitePoolOptions::new().max_connections(4);
     let pool = pool.connect(&format!("{url}?mode=rwc")).await.unwrap();
-    let wal = sqlx::raw_sql("PRAGMA journal_mode = WAL");
-    wal.execute(&pool).await.unwrap();
-    (url, App::Sqlite(pool), Some(dir))
+    let app = App::Sqlite(pool.clone());
+    if content.is_none() {
+        let wal = sqlx::raw_sql("PRAGMA journal_mode = WAL");
+        wal.execute(&pool).await.unwrap();
+    }
+    New {
+        name,
+        url,
+        app,
+        dir: Some(dir),
+    }
+}
+
+/// The bytes of a file with the tables of rowlock.
+async fn migrated() -> Vec<u8> {
+    let new = create("rl_migrated".to_owned(), None).await;
+    let App::Sqlite(pool) = &new.app else {
+        unreachable!("`create` makes it")
+    };
+    let tables = rowlock::migration_sql(Engine::Sqlite).unwrap();
+    let tables = sqlx::raw_sql(AssertSqlSafe(tables));
+    tables.execute(pool).await.unwrap();
+    // The last connection that is closed moves the log into the file.
+    pool.close().await;
+    std::fs::read(new.url.trim_start_matches("sqlite:")).unwrap()
 }
 
 /// How many times this process has the file open.

@@ -19,7 +19,7 @@ async fn verdicts(tx: &mut Tx, rowlock: &Rowlock, held: &Held) -> [Error; 3] {
 
 on_every_engine! {
     async fn a_transaction_of_another_database_is_refused(db: &Db) {
-        let other = Db::new(db.engine).await;
+        let other = Db::empty(db.engine).await;
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rowlock::{Error, Rowlock};
+use rowlock::{Error, Rowlock, TryAcquire};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
@@ -26,7 +26,15 @@ fn count(rowlock: &Rowlock) -> i64 {
     rowlock.applied_migrations().len().try_into().unwrap()
 }
 
+/// Whether a lock is refused because of a quarantine.
+async fn is_refused(rowlock: &Rowlock) -> bool {
+    let asked = rowlock.lock("a").try_acquire().await.unwrap();
+    matches!(asked, TryAcquire::Busy(busy) if busy.quarantine.is_some())
+}
+
 on_every_engine! {
+    in an empty database:
+
     async fn tables_of_an_older_version_are_brought_up_to_date(db: &Db) {
         let first = db.rowlock().await;
         let fence = take(&first, "a", Duration::from_secs(30)).await.fence();
@@ -124,5 +132,24 @@ on_every_engine! {
         let held = rowlock.lock("a").acquire().await.unwrap();
         let _ = held.release().await.unwrap();
         assert!(db.rowlock().await.applied_migrations().is_empty());
+    }
+
+    async fn a_new_database_is_in_quarantine_before_it_has_a_table_of_locks(db: &Db) {
+        // Of another program: the migrations that make the rest cannot be used.
+        db.execute("CREATE TABLE rowlock_waiter (x INTEGER)").await;
+        let new = Rowlock::builder().quarantine(Duration::from_mins(10));
+        let error = new.clone().connect(&db.url).await.unwrap_err();
+        assert!(matches!(error, Error::SchemaDamaged { .. } | Error::MigrationFailed { .. }), "{error}");
+        let quarantined = "SELECT COUNT(*) FROM rowlock_database WHERE quarantine_until IS NOT NULL";
+        assert_eq!(db.number(quarantined).await, 1);
+        db.execute("DROP TABLE rowlock_waiter").await;
+        db.execute("DELETE FROM rowlock_schema_history WHERE version > 7").await;
+        let after = db.rowlock().await;
+        assert!(is_refused(&after).await);
+        // A client that connects in quarantine to a database with all tables.
+        after.end_quarantine().await.unwrap();
+        assert!(!is_refused(&after).await);
+        drop(new.migrate(false).connect(&db.url).await.unwrap());
+        assert!(is_refused(&after).await);
     }
 }

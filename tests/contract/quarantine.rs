@@ -268,23 +268,4 @@ on_every_engine! {
             assert!(matches!(error, Error::InvalidDuration { setting: "quarantine", .. }), "{error}");
         }
     }
-
-    async fn a_new_database_is_in_quarantine_before_it_has_a_table_of_locks(db: &Db) {
-        // Of another program: the migrations that make the rest cannot be used.
-        db.execute("CREATE TABLE rowlock_waiter (x INTEGER)").await;
-        let new = Rowlock::builder().quarantine(LONG);
-        let error = new.clone().connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaDamaged { .. } | Error::MigrationFailed { .. }), "{error}");
-        let quarantined = "SELECT COUNT(*) FROM rowlock_database WHERE quarantine_until IS NOT NULL";
-        assert_eq!(db.number(quarantined).await, 1);
-        db.execute("DROP TABLE rowlock_waiter").await;
-        db.execute("DELETE FROM rowlock_schema_history WHERE version > 7").await;
-        let after = db.rowlock().await;
-        refused(after.lock("a").try_acquire().await);
-        // A client that connects in quarantine to a database with all tables.
-        after.end_quarantine().await.unwrap();
-        release(&take(&after, "a", TTL).await).await;
-        drop(new.migrate(false).connect(&db.url).await.unwrap());
-        refused(after.lock("a").try_acquire().await);
-    }
 }

@@ -15,7 +15,7 @@ async fn databases(db: &Db) -> [Db; 3] {
         .iter()
         .position(|engine| *engine == db.engine)
         .unwrap();
-    let other = |n: usize| Db::new(ENGINES[(at + n) % ENGINES.len()]);
+    let other = |n: usize| Db::empty(ENGINES[(at + n) % ENGINES.len()]);
     [other(0).await, other(1).await, other(2).await]
 }
 
