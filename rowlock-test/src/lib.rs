@@ -9,8 +9,10 @@
 
 mod app;
 mod attempts;
+mod crew;
 mod db;
 mod events;
+mod killable;
 mod kind;
 mod mariadb;
 mod mysql;
@@ -18,24 +20,32 @@ mod mysql_idle;
 mod names;
 mod patience;
 mod postgres;
+mod process;
 mod promise;
+mod proxy;
 mod queue;
 mod servers;
 mod sqlite;
 mod stripes;
+mod trials;
 mod tx;
 mod urls;
 
 pub use app::App;
 pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
+pub use crew::Crew;
 pub use db::{Db, lapse};
 pub use events::{eventually, renewed, take};
+pub use killable::{Killable, children};
 pub use kind::{ENGINES, Kind};
 pub(crate) use names::database_name;
 pub use patience::patience;
+pub use process::{Part, Process, Role, listen, tell};
+pub use proxy::{Mode, Proxy, renewals_are_connected, through_proxy, through_readable_proxy};
 pub use queue::{Waiting, join, join_with, queue_is, queue_of, release, turns, waiters};
 pub use servers::{Commits, Own, servers};
 pub use stripes::{Stock, Striped};
+pub use trials::{lone_trial, trial};
 pub use tx::Tx;
 pub use urls::{as_user, variable, with_database};
 

@@ -1,5 +1,6 @@
 //! Names of databases.
 
+use rowlock::Engine;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The name of a new database. It tells its process and its test, so that somebody who finds a database knows which test left it.
@@ -8,7 +9,9 @@ pub(crate) fn database_name() -> String {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let thread = std::thread::current();
     // The thread of a test has the test's name.
-    let test = thread.name().unwrap_or_default().rsplit("::").next();
+    let path = thread.name().unwrap_or_default().rsplit("::");
+    // In `histories::postgres` the engine is last.
+    let test = path.clone().find(|part| part.parse::<Engine>().is_err());
     let mut name = format!("rl_{}_{count}_", std::process::id());
     let letters = test.unwrap_or_default().chars();
     name.extend(letters.map(|c| {

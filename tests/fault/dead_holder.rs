@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rowlock::{Engine, TryAcquire};
 use rowlock_test::{App, Db};
 
-use crate::role::{Holding, Part, Process, Role, listen, tell};
+use crate::role::{Holding, Part, Role};
+use rowlock_test::{Process, listen, tell};
 
 const ROUNDS: usize = 3;
 const TTL: Duration = Duration::from_secs(1);

@@ -11,8 +11,9 @@ use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, IdempotencyGuard, 
 use rowlock_test::{App, Db, on_tx};
 use tokio::task::JoinSet;
 
-use crate::role::{Part, Process, Role, listen, tell};
+use crate::role::{Part, Role};
 use crate::zombie::{next, rounds};
+use rowlock_test::{Process, listen, tell};
 
 const LEASE: Duration = Duration::from_millis(100);
 /// At a time, each with keys of its own. (SQLite: a stopped one may have the whole file.)

@@ -16,8 +16,8 @@ use rowlock_test::{Db, eventually};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::proxy::{Mode, through_proxy};
-use crate::server_kill::Server;
+use rowlock_test::Killable;
+use rowlock_test::{Mode, through_proxy};
 
 const LEASE: Duration = Duration::from_millis(500);
 
@@ -159,7 +159,7 @@ pub(crate) async fn silence(engine: Engine) {
 
 /// The server is killed while the handler runs, and is started again when the lease has run out.
 pub(crate) async fn killed(engine: Engine) {
-    let server = Server::new(engine);
+    let server = Killable::new(engine);
     let url = server.start();
     let shop = Shop::start("only", &url).await;
     let answer = tokio::spawn(shop.pay());

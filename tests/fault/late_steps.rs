@@ -5,7 +5,7 @@ use std::time::Duration;
 use rowlock::{Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, StepFailed};
 use rowlock_test::Db;
 
-use crate::proxy::{Mode, Proxy, through_readable_proxy};
+use rowlock_test::{Mode, Proxy, through_readable_proxy};
 
 const STEP: &str = "charge the card";
 

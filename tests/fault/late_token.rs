@@ -3,7 +3,7 @@
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{Db, on_tx};
 
-use crate::proxy::{Mode, through_proxy};
+use rowlock_test::{Mode, through_proxy};
 
 /// Issuing it was sent twice, and the first sending reaches the server when the token was used: it is not good again.
 pub(crate) async fn run(engine: Engine) {

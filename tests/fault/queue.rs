@@ -12,7 +12,8 @@ use rowlock_test::{App, Db, eventually, on_app, release, take, waiters};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::role::{Part, Process, Role, listen, tell};
+use crate::role::{Part, Role};
+use rowlock_test::{Process, listen, tell};
 
 pub(crate) const NAME: &str = "a";
 const PROCESSES: usize = 4;

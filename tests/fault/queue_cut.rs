@@ -6,7 +6,7 @@ use rand::Rng;
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{Db, eventually, join, queue_is, queue_of, release, take, turns};
 
-use crate::proxy::{Mode, Proxy, through_proxy};
+use rowlock_test::{Mode, Proxy, through_proxy};
 
 const TTL: Duration = Duration::from_secs(30);
 const ROUNDS: u32 = 30;

@@ -7,7 +7,7 @@ use rowlock::{Engine, Held, Rowlock};
 use rowlock_test::{Db, eventually, queue_of, release, take};
 
 use crate::queue::{NAME, database, holders, start_at_once, turns};
-use crate::role::Process;
+use rowlock_test::Process;
 
 /// How long a waiter has to confirm its turn.
 const WINDOW: Duration = Duration::from_secs(2);

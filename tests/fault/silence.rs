@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rowlock::{Engine, Error, Loss, Rowlock};
 use rowlock_test::{Db, eventually};
 
-use crate::proxy::{Mode, through_proxy};
+use rowlock_test::{Mode, through_proxy};
 
 /// Answers come late. The deadline counts from before the request was sent, not from its answer.
 pub(crate) async fn late(engine: Engine) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::Db;
 
-use crate::proxy::{Mode, through_readable_proxy};
+use rowlock_test::{Mode, through_readable_proxy};
 
 /// The server that a lane comes to after a failover lets it log in, and is silent when it is asked what it takes: an operation
 /// that waits ends in its own time.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rowlock::{Engine, Error, Retry, Rowlock};
 use rowlock_test::{Db, eventually, on_app, take};
 
-use crate::proxy::{Mode, Proxy, through_proxy};
+use rowlock_test::{Mode, Proxy, through_proxy};
 
 /// The number of connections to the server; the application's pool has as many.
 const ALL: u32 = 4;

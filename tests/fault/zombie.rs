@@ -12,7 +12,8 @@ use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{App, Db};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::role::{Part, Process, Role, listen, tell};
+use crate::role::{Part, Role};
+use rowlock_test::{Process, listen, tell};
 
 const TTL: Duration = Duration::from_millis(100);
 /// Zombies at a time, each with a name of its own. (SQLite: a stopped one may have the whole file.)

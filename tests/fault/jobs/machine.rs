@@ -13,7 +13,8 @@ use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;
 
 use super::{AT_LEAST_FOR, CARELESS, EVERY, JOBS, SPREAD, STRIKE, TOO_SHORT, clock};
-use crate::role::{Role, tell};
+use crate::role::Role;
+use rowlock_test::tell;
 
 /// A machine. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -26,8 +26,8 @@ use rand::Rng;
 use rowlock::Engine;
 use rowlock_test::{Db, on_app};
 
-use crate::crew::Crew;
 use crate::role::{Part, Role};
+use rowlock_test::Crew;
 
 /// How far the clock of each machine is moved, in milliseconds. The first and the last two call at the same instant.
 const SKEWS: [i64; 8] = [-5_000, -5_000, -3_000, -1_000, 1_000, 3_000, 5_000, 5_000];
@@ -165,7 +165,7 @@ impl Fleet {
 
     /// Ends all machines. Returns the calls that were cut off by a kill.
     fn end(mut self) -> BTreeSet<Cut> {
-        let crew = std::mem::replace(&mut self.crew, Crew::start([]));
+        let crew = std::mem::replace(&mut self.crew, Crew::start([] as [Role; 0]));
         for told in crew.end() {
             self.hear(None, told);
         }

@@ -15,7 +15,7 @@ use rowlock_test::Db;
 use tokio::task::{JoinHandle, block_in_place};
 
 use super::TTL;
-use crate::server_kill::{Server, children};
+use rowlock_test::{Killable, children};
 
 /// How a database that has lost its data comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Wiped {
 }
 
 enum Place {
-    Server(Server),
+    Killable(Killable),
     File(Db),
 }
 
@@ -63,7 +63,7 @@ impl Databases {
     pub(super) async fn start() -> Self {
         let mut each = Vec::new();
         for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
-            let server = Server::new(engine);
+            let server = Killable::new(engine);
             let url = block_in_place(|| {
                 server.start();
                 server.stop();
@@ -71,7 +71,7 @@ impl Databases {
                 copy(&server.dir().join("data"), &server.dir().join("empty"));
                 server.start()
             });
-            let place = Place::Server(server);
+            let place = Place::Killable(server);
             each.push(Arc::new(Database { place, url }));
         }
         for _ in 0..2 {
@@ -131,24 +131,24 @@ impl Databases {
         self.away[at] = Some(tokio::spawn(async move {
             match (&database.place, what) {
                 (Place::File(db), _) => pause_file(db, time).await,
-                (Place::Server(server), 0) => {
+                (Place::Killable(server), 0) => {
                     let stopped = pause(server);
                     tokio::time::sleep(time).await;
                     wake(&stopped);
                 }
-                (Place::Server(server), 1) => {
+                (Place::Killable(server), 1) => {
                     block_in_place(|| server.kill());
                     tokio::time::sleep(time).await;
                     block_in_place(|| server.start());
                 }
-                (Place::Server(server), _) => wipe(server, &database.url, wiped).await,
+                (Place::Killable(server), _) => wipe(server, &database.url, wiped).await,
             }
         }));
     }
 
-    fn server(&self, at: usize) -> &Server {
+    fn server(&self, at: usize) -> &Killable {
         match &self.each[at].place {
-            Place::Server(server) => server,
+            Place::Killable(server) => server,
             Place::File(_) => panic!("the first three are servers"),
         }
     }
@@ -162,7 +162,7 @@ impl Databases {
     pub(super) fn forget(&self, two: Vec<Pid>, wiped: Wiped, ttl: Duration) -> JoinHandle<()> {
         let third = Arc::clone(&self.each[0]);
         tokio::spawn(async move {
-            let Place::Server(server) = &third.place else {
+            let Place::Killable(server) = &third.place else {
                 panic!("the first three are servers");
             };
             block_in_place(|| {
@@ -185,7 +185,7 @@ impl Databases {
 }
 
 /// It comes back without its data.
-async fn wipe(server: &Server, url: &str, wiped: Wiped) {
+async fn wipe(server: &Killable, url: &str, wiped: Wiped) {
     block_in_place(|| {
         server.kill();
         empty(server);
@@ -206,7 +206,7 @@ async fn back(url: &str, wiped: Wiped, ttl: Duration) -> Rowlock {
     builder.connect(url).await.unwrap()
 }
 
-fn empty(server: &Server) {
+fn empty(server: &Killable) {
     let data = server.dir().join("data");
     std::fs::remove_dir_all(&data).unwrap();
     copy(&server.dir().join("empty"), &data);
@@ -218,7 +218,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Stops a server with all its processes.
-fn pause(server: &Server) -> Vec<Pid> {
+fn pause(server: &Killable) -> Vec<Pid> {
     let first = server.pid();
     kill(first, Signal::SIGSTOP).unwrap();
     let mut stopped = vec![first];

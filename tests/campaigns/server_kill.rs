@@ -1,15 +1,12 @@
 //! The database server is killed with SIGKILL during the traffic and started again: clients recover
 //! without a restart, and there are never two holders.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Commits, servers};
+use rowlock_test::Killable;
 
 use crate::history::{Event, History, now};
 
@@ -17,85 +14,8 @@ const CLIENTS: usize = 3;
 const TASKS: usize = 4;
 const ROUNDS: usize = 3;
 
-/// A server that this test may kill.
-pub(crate) struct Server {
-    engine: Engine,
-    dir: tempfile::TempDir,
-}
-
-impl Server {
-    pub(crate) fn new(engine: Engine) -> Self {
-        let dir = tempfile::Builder::new().prefix("rowlock-kill-").tempdir();
-        Self {
-            engine,
-            dir: dir.unwrap(),
-        }
-    }
-
-    fn servers(&self, command: &[&str]) -> String {
-        servers(command, self.dir.path(), &[], Commits::Durable)
-    }
-
-    pub(crate) fn start(&self) -> String {
-        self.servers(&["start", self.engine.name()])
-    }
-
-    /// Its folder.
-    pub(crate) fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
-    pub(crate) fn stop(&self) {
-        self.servers(&["stop"]);
-    }
-
-    pub(crate) fn pid(&self) -> Pid {
-        let pid = std::fs::read_to_string(self.dir.path().join("pid")).unwrap();
-        Pid::from_raw(pid.trim().parse().unwrap())
-    }
-
-    /// Kills it with the processes of its connections, as a crash of the machine does, and waits until all are gone.
-    pub(crate) fn kill(&self) {
-        let first = self.pid();
-        // It makes no more processes.
-        kill(first, Signal::SIGSTOP).unwrap();
-        let mut all = children(first);
-        all.insert(0, first);
-        for pid in &all {
-            // A process of a connection may have ended meanwhile.
-            let _ = kill(*pid, Signal::SIGKILL);
-        }
-        let is_there = |pid: &Pid| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
-            status.is_ok_and(|text| !text.contains("State:\tZ"))
-        };
-        while all.iter().any(is_there) {
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// The processes that a server has made.
-pub(crate) fn children(parent: Pid) -> Vec<Pid> {
-    let of_parent = |entry: std::fs::DirEntry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        // The name, which stands before it, may have spaces.
-        let of: i32 = stat.rsplit_once(')')?.1.split(' ').nth(2)?.parse().ok()?;
-        (of == parent.as_raw()).then(|| Pid::from_raw(pid))
-    };
-    let entries = std::fs::read_dir("/proc").unwrap();
-    entries.filter_map(|entry| of_parent(entry.ok()?)).collect()
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
 pub(crate) async fn run(engine: Engine) {
-    let server = Server::new(engine);
+    let server = Killable::new(engine);
     let url = server.start();
     let history = Arc::new(Mutex::new(History::default()));
     let stop = Arc::new(AtomicBool::new(false));

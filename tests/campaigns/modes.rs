@@ -11,7 +11,8 @@ use rowlock_test::{App, Db, on_app};
 use sqlx::AssertSqlSafe;
 
 use crate::campaign::seconds;
-use crate::role::{Part, Process, Role, tell};
+use crate::role::{Part, Role};
+use rowlock_test::{Process, tell};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 50;

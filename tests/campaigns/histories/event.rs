@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::history::now;
-use crate::role::tell;
+use rowlock_test::tell;
 
 /// One line. Operations have numbers that are unique in the whole history.
 #[derive(Debug, Clone, Serialize, Deserialize)]

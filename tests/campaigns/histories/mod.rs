@@ -116,9 +116,9 @@ use serde::{Deserialize, Serialize};
 use waiters::Outcomes;
 
 use crate::campaign::seconds;
-use crate::crew::Crew;
 use crate::history::now;
 use crate::role::{Part, Role};
+use rowlock_test::Crew;
 
 const PROCESSES: u64 = 8;
 /// Of each process.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use rowlock::{Engine, Error};
 use rowlock_test::Db;
 
-use crate::crew::Crew;
 use crate::history::now;
-use crate::role::{Part, Role, tell};
+use crate::role::{Part, Role};
+use rowlock_test::Crew;
+use rowlock_test::tell;
 
 const SEATS: usize = 5;
 /// How many deadlocks have to come, and how often all of them have to eat without one.

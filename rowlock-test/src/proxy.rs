@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::Rowlock;
-use rowlock_test::{Db, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::select;
 use tokio::sync::{Notify, watch};
 
+use crate::{Db, eventually};
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     Pass,
     /// The next request reaches the server. Its answer does not come back, and the connection is cut.
     CutNextAnswer,
@@ -39,8 +40,8 @@ pub(crate) enum Mode {
 const BATCH: usize = 4_096;
 
 #[derive(Debug)]
-pub(crate) struct Proxy {
-    pub(crate) port: u16,
+pub struct Proxy {
+    pub port: u16,
     mode: Arc<watch::Sender<Mode>>,
     passed: Arc<Passed>,
     kept: Arc<Kept>,
@@ -61,7 +62,7 @@ struct Kept {
 }
 
 /// A proxy in front of the database's server, and the URL of the database through the proxy.
-pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
+pub async fn through_proxy(db: &Db) -> (Proxy, String) {
     let at = db.url.find("127.0.0.1:").expect("a server on loopback") + "127.0.0.1:".len();
     let end = at + db.url[at..].find('/').unwrap();
     let proxy = Proxy::start(db.url[at..end].parse().unwrap()).await;
@@ -72,13 +73,13 @@ pub(crate) async fn through_proxy(db: &Db) -> (Proxy, String) {
 /// As [`through_proxy`], without encryption, so that the proxy can read the requests.
 ///
 /// (MySQL and MariaDB accept the password without TLS because the server has seen it before.)
-pub(crate) async fn through_readable_proxy(db: &Db) -> (Proxy, String) {
+pub async fn through_readable_proxy(db: &Db) -> (Proxy, String) {
     let (proxy, url) = through_proxy(db).await;
     (proxy, format!("{url}{}", db.kind.readable))
 }
 
 /// Waits until the client has a connection for its renewals. From then on only the lanes send requests.
-pub(crate) async fn renewals_are_connected(rowlock: &Rowlock) {
+pub async fn renewals_are_connected(rowlock: &Rowlock) {
     let lock = rowlock.lock("renewed").ttl(Duration::from_secs(3));
     let held = lock.acquire().await.unwrap();
     let first = held.deadline();
@@ -88,7 +89,7 @@ pub(crate) async fn renewals_are_connected(rowlock: &Rowlock) {
 
 impl Proxy {
     /// Starts a proxy in front of 127.0.0.1:`server`.
-    pub(crate) async fn start(server: u16) -> Self {
+    pub async fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mode = Arc::new(watch::Sender::new(Mode::Pass));
@@ -109,18 +110,18 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn set(&self, mode: Mode) {
+    pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
     /// The number of requests of the client.
-    pub(crate) fn requests(&self) -> u32 {
+    pub fn requests(&self) -> u32 {
         self.passed.requests.load(Ordering::Relaxed)
     }
 
     /// Holds all answers from now on, and waits for the first one. Then that client sends nothing more, and the server has no work
     /// left from it.
-    pub(crate) async fn hold_an_answer(&self) {
+    pub async fn hold_an_answer(&self) {
         self.set(Mode::HoldAnswers);
         let held = || self.passed.answers.load(Ordering::SeqCst);
         let before = held();
@@ -128,12 +129,12 @@ impl Proxy {
     }
 
     /// Passes the kept request to the server, on the connection that the client has given up. Waits for the server's answer.
-    pub(crate) async fn deliver(&self) {
+    pub async fn deliver(&self) {
         self.kept.deliver.notify_one();
         self.kept.answered.notified().await;
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub fn mode(&self) -> Mode {
         *self.mode.borrow()
     }
 }

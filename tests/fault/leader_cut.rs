@@ -8,9 +8,9 @@ use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{Db, queue_is};
 use tokio::sync::mpsc;
 
-use super::NAME;
-use crate::proxy::{Mode, through_proxy};
+use rowlock_test::{Mode, through_proxy};
 
+const NAME: &str = "leader";
 const TTL: Duration = Duration::from_secs(2);
 
 /// Tells when the work is dropped.

@@ -7,7 +7,8 @@ use rowlock::Rowlock;
 use rowlock::compose::Quorum;
 
 use crate::history::{Event, now};
-use crate::role::{Role, tell};
+use crate::role::Role;
+use rowlock_test::tell;
 
 const NAME: &str = "quorum";
 

@@ -6,7 +6,8 @@ use rand::Rng;
 use rowlock::Error;
 
 use crate::history::{Event, now};
-use crate::role::{Role, tell};
+use crate::role::Role;
+use rowlock_test::tell;
 
 pub(crate) const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
 

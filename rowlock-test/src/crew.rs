@@ -10,9 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::Rng;
 
-use crate::role::Role;
+use crate::process::{Part, Role};
 
 /// A running process. Dropping it kills it, paused or not.
+#[derive(Debug)]
 struct Worker {
     child: Child,
     paused_until: Option<Instant>,
@@ -20,8 +21,9 @@ struct Worker {
 
 impl Worker {
     /// `slot` and the process's id tell the parent whose line it is.
-    fn start<E>(role: &Role, slot: usize, sender: &mpsc::Sender<(usize, u32, E)>) -> Self
+    fn start<P, E>(role: &Role<P>, slot: usize, sender: &mpsc::Sender<(usize, u32, E)>) -> Self
     where
+        P: Part,
         E: FromStr<Err = String> + Send + 'static,
     {
         let mut child = role.command().stdout(Stdio::piped()).spawn().unwrap();
@@ -61,16 +63,17 @@ impl Drop for Worker {
 }
 
 /// The processes. `E` is what one line of theirs says.
-pub(crate) struct Crew<E> {
+#[derive(Debug)]
+pub struct Crew<E> {
     workers: Vec<Worker>,
     sender: mpsc::Sender<(usize, u32, E)>,
     receiver: mpsc::Receiver<(usize, u32, E)>,
-    pub(crate) kills: u32,
-    pub(crate) pauses: u32,
+    pub kills: u32,
+    pub pauses: u32,
 }
 
 impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
-    pub(crate) fn start(roles: impl IntoIterator<Item = Role>) -> Self {
+    pub fn start(roles: impl IntoIterator<Item = Role<impl Part>>) -> Self {
         let (sender, receiver) = mpsc::channel();
         let workers = roles
             .into_iter()
@@ -87,14 +90,14 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// The next thing that a process told, if there is one: the process's slot, unless another process has the slot now.
-    pub(crate) fn next(&mut self) -> Option<(Option<usize>, E)> {
+    pub fn next(&mut self) -> Option<(Option<usize>, E)> {
         let (slot, id, event) = self.receiver.try_recv().ok()?;
         let is_current = self.workers[slot].child.id() == id;
         Some((is_current.then_some(slot), event))
     }
 
     /// Lets every process go on whose pause is over. Panics when a process has ended by itself: its last words are on the standard error.
-    pub(crate) fn wake(&mut self) {
+    pub fn wake(&mut self) {
         for worker in &mut self.workers {
             let ended = worker.child.try_wait().unwrap();
             assert!(ended.is_none(), "a process has ended by itself: {ended:?}");
@@ -109,7 +112,7 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// Pauses a process for at most `max_pause`, or kills one. `Some`: the slot of the killed one, for [`replace`](Self::replace).
-    pub(crate) fn strike(&mut self, max_pause: Duration) -> Option<usize> {
+    pub fn strike(&mut self, max_pause: Duration) -> Option<usize> {
         let slot = rand::rng().random_range(0..self.workers.len());
         let worker = &mut self.workers[slot];
         if worker.paused_until.is_none() && rand::rng().random_bool(0.5) {
@@ -124,7 +127,7 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// Pauses the process in a slot for this time.
-    pub(crate) fn pause(&mut self, slot: usize, time: Duration) {
+    pub fn pause(&mut self, slot: usize, time: Duration) {
         let worker = &mut self.workers[slot];
         worker.signal(Signal::SIGSTOP);
         worker.paused_until = Some(Instant::now() + time);
@@ -132,7 +135,7 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// Kills the process in this slot, for [`replace`](Self::replace). Returns its id.
-    pub(crate) fn kill(&mut self, slot: usize) -> u32 {
+    pub fn kill(&mut self, slot: usize) -> u32 {
         self.kills += 1;
         let child = &mut self.workers[slot].child;
         child.kill().unwrap();
@@ -141,12 +144,12 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// Starts a process in the place of a killed one.
-    pub(crate) fn replace(&mut self, slot: usize, role: &Role) {
+    pub fn replace(&mut self, slot: usize, role: &Role<impl Part>) {
         self.workers[slot] = Worker::start(role, slot, &self.sender);
     }
 
     /// Kills all of them, and returns all that they told meanwhile.
-    pub(crate) fn end(self) -> impl Iterator<Item = E> {
+    pub fn end(self) -> impl Iterator<Item = E> {
         drop((self.workers, self.sender));
         self.receiver.into_iter().map(|(.., event)| event)
     }

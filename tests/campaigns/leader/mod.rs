@@ -6,11 +6,9 @@
 //! - [`candidates`]: the processes, and the strikes.
 //! - [`judge`]: what must be true of the acts.
 //! - [`pulse`]: what the machine itself takes for a write.
-//! - [`cut`]: a leader that cannot reach the database.
 
 mod candidate;
 mod candidates;
-mod cut;
 mod judge;
 mod pulse;
 
@@ -19,7 +17,6 @@ use std::time::{Duration, Instant};
 
 pub(crate) use candidate::{Means, stand};
 use candidates::Candidates;
-pub(crate) use cut::cut_off;
 pub(crate) use judge::the_judge_sees_violations;
 use judge::{Act, Seen, judge, terms};
 use pulse::Pulse;

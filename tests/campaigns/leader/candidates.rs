@@ -7,7 +7,8 @@ use rand::Rng;
 use rowlock_test::Db;
 
 use super::{Means, PROCESSES, TTL};
-use crate::role::{Part, Process, Role};
+use crate::role::{Part, Role};
+use rowlock_test::Process;
 
 struct Candidate {
     number: i64,

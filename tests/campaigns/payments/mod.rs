@@ -17,10 +17,11 @@ use rand::Rng;
 use rowlock_http::IdempotencyLayer;
 use tokio::net::TcpListener;
 
-use crate::role::{Process, Role, tell};
+use crate::role::Role;
 use payments::gateway;
 use payments::limits::{self, Limits};
 use payments::server;
+use rowlock_test::{Process, tell};
 
 pub(crate) use campaign::run;
 pub(crate) use superseded::superseded;

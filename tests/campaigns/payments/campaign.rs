@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use super::judge::judge;
 use super::{Answer, LEASE, PATIENCE, pause, send, start};
-use crate::role::{Part, Process, Role};
+use crate::role::{Part, Role};
 use payments::database::Payment;
 use payments::gateway::Entry;
+use rowlock_test::Process;
 
 const SHOPS: usize = 4;
 /// Keys under which each order is paid.

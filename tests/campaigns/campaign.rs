@@ -8,9 +8,9 @@ use rand::Rng;
 use rowlock::{Engine, Rowlock};
 use rowlock_test::Db;
 
-use crate::crew::Crew;
 use crate::history::{Event, History, the_checker_sees_violations};
 use crate::role::{Part, Role};
+use rowlock_test::Crew;
 
 const PROCESSES: usize = 8;
 const TTL: Duration = Duration::from_secs(1);

@@ -14,9 +14,9 @@ pub(crate) use member::work;
 use rand::Rng;
 
 use crate::campaign::seconds;
-use crate::crew::Crew;
 use crate::history::{Event, History, now, the_checker_sees_violations};
 use crate::role::{Part, Role};
+use rowlock_test::Crew;
 
 const PROCESSES: usize = 6;
 const TTL: Duration = Duration::from_secs(2);

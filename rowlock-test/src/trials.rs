@@ -1,0 +1,44 @@
+//! Tests of programs without libtest's harness.
+
+use std::panic::resume_unwind;
+
+use libtest_mimic::{Failed, Trial};
+use rowlock::Engine;
+
+use crate::patience;
+
+/// How many patiences a test has that starts servers and processes.
+const PATIENCES: u32 = 5;
+
+/// A test on one engine: `name::engine`.
+pub fn trial<F: Future<Output = ()>>(
+    name: &str,
+    engine: Engine,
+    body: impl FnOnce(Engine) -> F + Send + 'static,
+) -> Trial {
+    lone_trial(&format!("{name}::{engine}"), move || body(engine))
+}
+
+/// A test on a runtime and a thread of its own. The thread has the test's name, so that databases and panics tell it.
+pub fn lone_trial<F: Future<Output = ()>>(
+    name: &str,
+    body: impl FnOnce() -> F + Send + 'static,
+) -> Trial {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    Trial::test(name, move || {
+        let test = move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(async {
+                // An event that never comes.
+                let done = tokio::time::timeout(PATIENCES * patience(), body()).await;
+                done.expect("done within the patience of a test");
+            });
+        };
+        let ended = thread.spawn(test).unwrap().join();
+        ended.unwrap_or_else(|panic| resume_unwind(panic));
+        Ok::<(), Failed>(())
+    })
+}
