@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # The whole test suite, on real servers.
 #
-#   ./test.sh                     everything
-#   ./test.sh --test contract     arguments go to `cargo test`
+#   ./test.sh                     everything, group after group
+#   ./test.sh --times             … and then a table: how many tests each group has, and how long they took
+#   ./test.sh --quick             for between two edits, on SQLite and one PostgreSQL, in at most two minutes when everything is
+#                                 built: tidy, the unit tests, all contract tests on SQLite, those of exclusion, fence, pin, queue, records
+#                                 and sessions on PostgreSQL, the judges of histories, and the HTTP scenarios. It leaves out MySQL and
+#                                 MariaDB, clusters, faults, the command, the examples and the documentation.
+#   ./test.sh --test contract     other arguments go to `cargo test`
 #
 # It starts private, throw-away servers (PostgreSQL, MariaDB, MySQL) on free ports of 127.0.0.1, and stops
 # them at the end, also after Ctrl-C. If the machine lacks a server, it fetches the server first (on Debian and
@@ -34,6 +39,24 @@ if ! command -v cc >/dev/null; then
 fi
 command -v cargo >/dev/null || die "no cargo: install Rust with rustup (https://rustup.rs)"
 
+quick=0 times=0
+while :; do
+  case ${1:-} in
+    --quick) quick=1 ;;
+    --times) times=1 ;;
+    *) break ;;
+  esac
+  shift
+done
+[ $# = 0 ] || [ $((quick + times)) = 0 ] || die "--quick and --times choose the tests: leave out $*"
+
+# The data of throw-away servers needs no disk, and 1,000 databases need a fast one. So it is kept in memory where there is room.
+if [ -z "${TMPDIR:-}" ] && [ -w /dev/shm ]; then
+  memory=$(awk '/^MemAvailable/ { print $2 }' /proc/meminfo)
+  room=$(df -k --output=avail /dev/shm | tail -n 1)
+  [ "$memory" -lt 8388608 ] || [ "$room" -lt 4194304 ] || export TMPDIR=/dev/shm
+fi
+
 dir=$(mktemp -d "${TMPDIR:-/tmp}/rowlock-test.XXXXXX")
 chmod 755 "$dir"
 stop() {
@@ -47,7 +70,26 @@ trap stop EXIT
 trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
 
-for engine in postgres mariadb mysql; do
+# A test gives up when an event has not come for two minutes, or for so many times as long as this machine is slower than an idle
+# one: how long it takes to count to 300,000 and to write 32 blocks to the disk, one after the other. An idle machine takes 1 s.
+if [ -z "${ROWLOCK_TEST_SLOWNESS:-}" ]; then
+  mkdir -p target
+  began=$(date +%s%N)
+  for ((i = 0; i < 300000; i++)); do :; done
+  dd if=/dev/zero of=target/.slowness bs=4k count=32 oflag=dsync 2>/dev/null || true
+  rm -f target/.slowness
+  took=$((($(date +%s%N) - began) / 1000000))
+  slowness=$((took / 1000 + 1))
+  export ROWLOCK_TEST_SLOWNESS=$((slowness < 10 ? slowness : 10))
+  echo "test.sh: a short measurement took $took ms: a test gives up after $((2 * ROWLOCK_TEST_SLOWNESS)) minutes"
+fi
+
+engines="postgres mariadb mysql"
+if [ $quick = 1 ]; then
+  engines=postgres
+  export ROWLOCK_TEST_ENGINES=sqlite,postgres
+fi
+for engine in $engines; do
   variable=ROWLOCK_TEST_${engine^^}_URL
   if [ -z "${!variable:-}" ]; then
     url=$(docker/servers.sh start "$engine" "$dir/$engine") || die "$engine does not start: see above, or give a URL in $variable"
@@ -56,8 +98,67 @@ for engine in postgres mariadb mysql; do
   fi
 done
 
-# Most tests wait for a server or for time to pass, so that twice as many run side by side as there are processors. (The fault and
-# Galera tests run one after the other.)
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) * 2))}
-cargo test --workspace --locked "$@"
+# Most tests wait for a server or for time to pass, so that four times as many run side by side as there are processors. (Campaigns
+# and the Galera tests run one after the other, and of single faults fewer at once.)
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) * 4))}
+
+if [ $# -gt 0 ]; then
+  cargo test --workspace --locked "$@"
+  echo "test.sh: all green"
+  exit
+fi
+
+table=$dir/times red=()
+group() { # group NAME ARGUMENT…: runs a group of tests
+  local name=$1 began took; shift
+  began=$(date +%s%N)
+  echo; echo "== $name"
+  cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$dir/log" || red+=("$name")
+  took=$((($(date +%s%N) - began) / 100000000))
+  awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$dir/log" >>"$table"
+}
+
+began=$(date +%s%N)
+if [ $quick = 1 ]; then
+  built=(-p rowlock --lib --test tidy --test contract --test campaigns --test fault)
+  cargo test --locked --no-run "${built[@]}"
+  cargo test --locked --no-run -p rowlock-http --test http
+else
+  cargo test --locked --no-run --workspace
+fi
+printf '%-20s %7s %8.1f\n' build - "$((($(date +%s%N) - began) / 100000000))e-1" >>"$table"
+
+group tidy -p rowlock --test tidy
+if [ $quick = 1 ]; then
+  group unit -p rowlock --lib -- --skip mariadb --skip mysql
+  group "contract, sqlite" -p rowlock --test contract -- sqlite::
+  # shellcheck disable=SC2046 # a list of words
+  group "contract, postgres" -p rowlock --test contract -- $(printf '%s::postgres:: ' exclusion fence pin queue queue_ends \
+    queue_races attempts complete_in idempotency record_states run_in_tx sessions)
+  group judges -p rowlock --test campaigns --test fault -- judge_
+  group http -p rowlock-http --test http
+else
+  group unit -p rowlock --lib -- --skip store::
+  group "store cases" -p rowlock --lib -- store::
+  for engine in sqlite postgres mariadb mysql; do
+    group "contract, $engine" -p rowlock --test contract -- $engine::
+  done
+  group dialect -p rowlock --test dialect
+  group cluster -p rowlock --test cluster
+  group galera -p rowlock --test galera
+  group fault -p rowlock --test fault
+  group campaigns -p rowlock --test campaigns
+  group http -p rowlock-http --lib --tests
+  group cli -p rowlock-cli --bins --tests
+  group macros -p rowlock-macros --lib --tests
+  group examples -p flash_sale -p inbox -p payments -p web_sessions --lib --bins --tests
+  group benches -p rowlock-benches -p rowlock-test --lib --bins --tests
+  group doc --workspace --doc
+fi
+
+if [ $times = 1 ]; then
+  echo; printf '%-20s %7s %8s\n' group tests seconds
+  cat "$table"
+fi
+[ ${#red[@]} = 0 ] || die "red: ${red[*]}"
 echo "test.sh: all green"

@@ -3,7 +3,7 @@
 use rowlock::{Engine, Rowlock};
 use sqlx::AssertSqlSafe;
 
-use crate::kind::{Kind, New};
+use crate::kind::{Kind, New, engine_after};
 use crate::urls::server;
 use crate::{App, Tx, database_name, on_app};
 
@@ -77,6 +77,11 @@ impl Db {
             tables,
             _dir: dir,
         }
+    }
+
+    /// The engine that comes `n` places after this one in the list of engines, round and round.
+    pub fn engine_after(&self, n: usize) -> Engine {
+        engine_after(self.engine, n)
     }
 
     /// Whether only one transaction at a time can write, and locks the whole database.

@@ -38,6 +38,17 @@ macro_rules! kinds {
 }
 engines!(kinds);
 
+/// The engine that comes `n` places after `engine` in the list, round and round. In the list are all engines, or those that
+/// `ROWLOCK_TEST_ENGINES` names, with commas between them: where this run has no other servers.
+pub(crate) fn engine_after(engine: Engine, n: usize) -> Engine {
+    let here = match std::env::var("ROWLOCK_TEST_ENGINES") {
+        Ok(names) => names.split(',').map(|name| name.parse().unwrap()).collect(),
+        Err(_) => ENGINES.to_vec(),
+    };
+    let at = here.iter().position(|here| *here == engine).unwrap();
+    here[(at + n) % here.len()]
+}
+
 /// An asynchronous answer.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

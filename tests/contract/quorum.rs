@@ -7,7 +7,7 @@ use std::time::Duration;
 use rowlock::compose::Quorum;
 use rowlock::compose::quorum::QuorumError;
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
-use rowlock_test::{Db, ENGINES, eventually, on_every_engine, take};
+use rowlock_test::{Db, eventually, on_every_engine, take};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -23,11 +23,7 @@ struct Three<'a> {
 
 impl<'a> Three<'a> {
     async fn of(db: &'a Db) -> Self {
-        let at = ENGINES
-            .iter()
-            .position(|engine| *engine == db.engine)
-            .unwrap();
-        let other = |n: usize| Db::new(ENGINES[(at + n) % ENGINES.len()]);
+        let other = |n: usize| Db::new(db.engine_after(n));
         Self {
             db,
             others: [other(1).await, other(2).await],

@@ -5,17 +5,13 @@ use std::time::Duration;
 use rowlock::compose::Quorum;
 use rowlock::compose::quorum::QuorumError;
 use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, ENGINES, eventually, on_every_engine};
+use rowlock_test::{Db, eventually, on_every_engine};
 
 const QUARANTINE: Duration = Duration::from_millis(100);
 
 /// Another database of this brand, and two of other brands. Nobody has made tables in them.
 async fn databases(db: &Db) -> [Db; 3] {
-    let at = ENGINES
-        .iter()
-        .position(|engine| *engine == db.engine)
-        .unwrap();
-    let other = |n: usize| Db::empty(ENGINES[(at + n) % ENGINES.len()]);
+    let other = |n: usize| Db::empty(db.engine_after(n));
     [other(0).await, other(1).await, other(2).await]
 }
 

@@ -8,15 +8,14 @@ use std::time::Duration;
 use rowlock::compose::Quorum;
 use rowlock::compose::quorum::QuorumHeld;
 use rowlock::{Loss, ReleaseOutcome, Rowlock, TryAcquire};
-use rowlock_test::{Db, ENGINES, eventually, on_every_engine};
+use rowlock_test::{Db, eventually, on_every_engine};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// The database of the test, and two of other brands.
 async fn databases(db: &Db) -> [Db; 2] {
-    let at = ENGINES.iter().position(|engine| *engine == db.engine);
-    let other = |n: usize| Db::new(ENGINES[(at.unwrap() + n) % ENGINES.len()]);
+    let other = |n: usize| Db::new(db.engine_after(n));
     [other(1).await, other(2).await]
 }
 

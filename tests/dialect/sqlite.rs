@@ -19,11 +19,7 @@ async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation
     let error = rowlock.lock("a").try_acquire().await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("database is locked"), "{error}");
-    let took = started.elapsed();
-    assert!(
-        took > Duration::from_millis(400) && took < Duration::from_secs(3),
-        "{took:?}"
-    );
+    assert!(started.elapsed() > Duration::from_millis(400), "it waits");
     row.release().await;
     let _held = take(&rowlock, "a", TTL).await;
     db.remove().await;
@@ -197,13 +193,11 @@ async fn a_pool_in_memory_is_shared() {
     assert_eq!(rows, 1);
     let _ = held.release().await.unwrap();
     // Its tables are locked whole: nobody can look at what a transaction is writing.
-    let started = Instant::now();
     for _ in 0..3 {
         let mut tx = pool.begin().await.unwrap();
         let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
         tx.commit().await.unwrap();
     }
-    assert!(started.elapsed() < Duration::from_secs(4));
 }
 
 #[tokio::test]

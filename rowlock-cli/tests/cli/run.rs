@@ -1,7 +1,6 @@
 //! `rowlock run`: the command, its exit code, its signals, and the loss of its lock.
 
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -127,12 +126,11 @@ fn a_command_that_does_not_stop_is_killed_after_the_grace_with_its_children() {
     // The child of the command inherits the output: reading to its end waits for it as well.
     let running = shell.start(
         &["a", "--ttl", "900ms", "--grace", "300ms"],
-        "trap '' TERM; echo up; (trap '' TERM; sleep 60) & while :; do sleep 0.1; done",
+        "trap '' TERM; echo up; (trap '' TERM; sleep 3600) & while :; do sleep 0.1; done",
     );
     assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
-    let lost = Instant::now();
+    // It would sleep for an hour.
     assert_eq!(running.end().0, 76);
-    assert!(lost.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
