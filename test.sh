@@ -31,6 +31,9 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 die() { echo "test.sh: $*" >&2; exit 1; }
+now() { echo "${EPOCHREALTIME//[!0-9]/}"; } # in microseconds
+
+[ "${BASH_VERSINFO[0]}" -ge 5 ] || die "bash $BASH_VERSION is too old: install bash 5 or later"
 
 if ! command -v cc >/dev/null; then
   command -v apt-get >/dev/null || die "no C compiler, which the bundled SQLite needs: install one"
@@ -74,11 +77,11 @@ trap 'stop; exit 143' TERM
 # one: how long it takes to count to 300,000 and to write 32 blocks to the disk, one after the other. An idle machine takes 1 s.
 if [ -z "${ROWLOCK_TEST_SLOWNESS:-}" ]; then
   mkdir -p target
-  began=$(date +%s%N)
+  began=$(now)
   for ((i = 0; i < 300000; i++)); do :; done
   dd if=/dev/zero of=target/.slowness bs=4k count=32 oflag=dsync 2>/dev/null || true
   rm -f target/.slowness
-  took=$((($(date +%s%N) - began) / 1000000))
+  took=$((($(now) - began) / 1000))
   slowness=$((took / 1000 + 1))
   export ROWLOCK_TEST_SLOWNESS=$((slowness < 10 ? slowness : 10))
   echo "test.sh: a short measurement took $took ms: a test gives up after $((2 * ROWLOCK_TEST_SLOWNESS)) minutes"
@@ -111,14 +114,14 @@ fi
 table=$dir/times red=()
 group() { # group NAME ARGUMENT…: runs a group of tests
   local name=$1 began took; shift
-  began=$(date +%s%N)
+  began=$(now)
   echo; echo "== $name"
   cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$dir/log" || red+=("$name")
-  took=$((($(date +%s%N) - began) / 100000000))
+  took=$((($(now) - began) / 100000))
   awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$dir/log" >>"$table"
 }
 
-began=$(date +%s%N)
+began=$(now)
 if [ $quick = 1 ]; then
   built=(-p rowlock --lib --test tidy --test contract --test campaigns --test fault)
   cargo test --locked --no-run "${built[@]}"
@@ -126,7 +129,7 @@ if [ $quick = 1 ]; then
 else
   cargo test --locked --no-run --workspace
 fi
-printf '%-20s %7s %8.1f\n' build - "$((($(date +%s%N) - began) / 100000000))e-1" >>"$table"
+printf '%-20s %7s %8.1f\n' build - "$((($(now) - began) / 100000))e-1" >>"$table"
 
 group tidy -p rowlock --test tidy
 if [ $quick = 1 ]; then

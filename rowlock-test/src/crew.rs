@@ -90,7 +90,7 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// The next thing that a process told, if there is one: the process's slot, unless another process has the slot now.
-    pub fn next(&mut self) -> Option<(Option<usize>, E)> {
+    pub fn next_event(&mut self) -> Option<(Option<usize>, E)> {
         let (slot, id, event) = self.receiver.try_recv().ok()?;
         let is_current = self.workers[slot].child.id() == id;
         Some((is_current.then_some(slot), event))

@@ -39,6 +39,7 @@ pub use events::{eventually, renewed, take};
 pub use killable::{Killable, children};
 pub use kind::{ENGINES, Kind};
 pub(crate) use names::database_name;
+pub use names::user_name;
 pub use patience::patience;
 pub use process::{Part, Process, Role, listen, tell};
 pub use proxy::{Mode, Proxy, renewals_are_connected, through_proxy, through_readable_proxy};

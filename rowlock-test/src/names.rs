@@ -1,11 +1,19 @@
 //! Names of databases.
 
-use rowlock::Engine;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rowlock::Engine;
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A name for a user of a server that nobody else has, short enough for all of them.
+pub fn user_name(prefix: &str) -> String {
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{prefix}_{}_{count}", std::process::id())
+}
 
 /// The name of a new database. It tells its process and its test, so that somebody who finds a database knows which test left it.
 pub(crate) fn database_name() -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let thread = std::thread::current();
     // The thread of a test has the test's name.

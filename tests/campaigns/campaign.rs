@@ -87,7 +87,7 @@ pub(crate) async fn run(engine: Engine) {
 }
 
 fn take_in(crew: &mut Crew<Event>, holds: &mut Holds, history: &mut History) {
-    while let Some((slot, event)) = crew.next() {
+    while let Some((slot, event)) = crew.next_event() {
         if let Some(slot) = slot {
             match &event {
                 Event::Granted { name, fence, .. } => {

@@ -117,7 +117,7 @@ pub(crate) async fn run(engine: Engine, is_multi: bool) {
             "{deadlocks:?} deadlocks, {meals:?} meals"
         );
         crew.wake();
-        match crew.next() {
+        match crew.next_event() {
             Some((slot, Event::Ate)) => meals[slot.expect("nobody was replaced")] += 1,
             Some((_, Event::Deadlock { waited, circle })) => {
                 assert!(!is_multi && circle == SEATS, "a circle of {circle}");

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Fingerprint, Outcome, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, Own, as_user, take};
+use rowlock_test::{Db, Own, as_user, take, user_name};
 use tokio::task::JoinSet;
 
 /// Longer than any test: renewals leave the connection alone.
@@ -31,7 +31,7 @@ async fn idle() {
 /// A user whose idle sessions end.
 async fn impatient(db: &Db) -> String {
     let name = db.url.rsplit('/').next().unwrap();
-    let (user, seconds) = (format!("idle_{name}"), limit());
+    let (user, seconds) = (user_name("idle"), limit());
     let statements = if db.engine == Engine::Postgres {
         vec![
             format!("CREATE ROLE {user} LOGIN"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{Db, Own, as_user, eventually, take};
+use rowlock_test::{Db, Own, as_user, eventually, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
 const BRANDS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
@@ -61,9 +61,9 @@ async fn an_operation_locks_no_row_but_its_own() {
 #[tokio::test]
 async fn the_rights_at_run_time_are_those_on_rows() {
     for engine in BRANDS {
-        let db = Db::new(engine).await;
+        let db = Db::empty(engine).await;
         let name = db.url.rsplit('/').next().unwrap().to_owned();
-        let user = format!("u_{name}");
+        let user = user_name("u");
         db.execute(&format!(
             "CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw'"
         ))

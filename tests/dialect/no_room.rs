@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{App, Commits, Db, Own, as_user, eventually, servers};
+use rowlock_test::{App, Commits, Db, Own, as_user, eventually, servers, user_name};
 use sqlx::{Connection, MySqlConnection, PgConnection};
 
 /// A connection of somebody else's.
@@ -117,7 +117,7 @@ async fn a_transaction_is_told_to_make_room(db: &Db, user: &str, says: &str) {
 /// A user with all rights on the database.
 async fn user(db: &Db, limit: &str) -> String {
     let name = db.url.rsplit('/').next().unwrap();
-    let user = format!("few_{name}");
+    let user = user_name("few");
     let statements = if db.engine == Engine::Postgres {
         vec![
             format!("CREATE ROLE {user} LOGIN {limit}"),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, as_user, eventually, join, take};
+use rowlock_test::{Db, as_user, eventually, join, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -33,8 +33,8 @@ async fn a_database_whose_default_is_serializable_works() {
 
 #[tokio::test]
 async fn the_rights_at_run_time_are_those_on_rows() {
-    let db = Db::new(Engine::Postgres).await;
-    let user = format!("u_{}", db.url.rsplit('/').next().unwrap());
+    let db = Db::empty(Engine::Postgres).await;
+    let user = user_name("u");
     db.execute(&format!(
         "CREATE ROLE {user} LOGIN PASSWORD 'pw'; REVOKE CREATE ON SCHEMA public FROM PUBLIC"
     ))

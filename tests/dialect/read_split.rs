@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
-use rowlock_test::{App, Db, Own, as_user, renewed, take};
+use rowlock_test::{App, Db, Own, as_user, renewed, take, user_name};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -132,7 +132,7 @@ async fn nothing_is_read_where_a_proxy_would_ask_a_replica() {
     let server = Own::start(Engine::MariaDb.name(), &[]);
     let db = Db::on(Engine::MariaDb, &server.url).await;
     let name = db.url.rsplit('/').next().unwrap();
-    let user = format!("split_{name}");
+    let user = user_name("split");
     for statement in [
         format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw'"),
         format!("GRANT ALL ON {name}.* TO {user}@'127.0.0.1'"),

@@ -4,7 +4,7 @@
 use std::process::Output;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
-use rowlock_test::{Db, as_user, take};
+use rowlock_test::{Db, as_user, take, user_name};
 
 use crate::command::command;
 
@@ -20,7 +20,7 @@ struct User<'d> {
 
 impl<'d> User<'d> {
     async fn new(db: &'d Db) -> Self {
-        let role = format!("r_{}", db.url.rsplit('/').next().unwrap());
+        let role = user_name("r");
         let (name, make) = if db.engine == Engine::Postgres {
             (role.clone(), format!("CREATE ROLE {role} LOGIN"))
         } else {

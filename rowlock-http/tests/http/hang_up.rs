@@ -39,6 +39,10 @@ impl Shop {
         self.seen.lock().unwrap().len()
     }
 
+    fn was_handed(&self, key: &str) -> bool {
+        self.seen.lock().unwrap().contains(&format!("\"{key}\""))
+    }
+
     fn was_dropped(&self, key: &str) -> bool {
         self.dropped.lock().unwrap().contains(&format!("\"{key}\""))
     }

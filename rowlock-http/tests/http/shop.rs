@@ -82,10 +82,6 @@ impl Shop {
         self.handed.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn was_handed(&self, key: &str) -> bool {
-        self.seen.lock().unwrap().contains(&format!("\"{key}\""))
-    }
-
     pub(crate) fn watch(self: &Arc<Self>, headers: &HeaderMap) -> Watch {
         let key = text(headers, "idempotency-key").unwrap_or_default();
         self.handed.fetch_add(1, Ordering::SeqCst);

@@ -348,7 +348,7 @@ impl<'a> Traffic<'a> {
     }
 
     fn take_in(&mut self) {
-        while let Some((_, event)) = self.crew.next() {
+        while let Some((_, event)) = self.crew.next_event() {
             self.asked += usize::from(matches!(event, Event::Asked { .. }));
             self.events.push(event);
         }

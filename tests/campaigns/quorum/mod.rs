@@ -64,7 +64,7 @@ impl Campaign {
 
     /// Takes in what the processes have told, and strikes one of them when it is time.
     async fn step(&mut self) {
-        while let Some((slot, event)) = self.crew.next() {
+        while let Some((slot, event)) = self.crew.next_event() {
             match event {
                 Event::Granted { .. } => self.holder = slot,
                 Event::Done { .. } => self.holder = None,

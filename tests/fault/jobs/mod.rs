@@ -101,7 +101,7 @@ impl Fleet {
     }
 
     fn take_in(&mut self) {
-        while let Some((slot, told)) = self.crew.next() {
+        while let Some((slot, told)) = self.crew.next_event() {
             self.hear(slot, told);
         }
     }
