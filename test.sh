@@ -112,51 +112,50 @@ if [ $# -gt 0 ]; then
 fi
 
 table=$dir/times red=()
+# Always of the whole workspace: with the features of one package alone, cargo would build everything again.
 group() { # group NAME ARGUMENT…: runs a group of tests
   local name=$1 began took; shift
   began=$(now)
   echo; echo "== $name"
-  cargo test --locked --no-fail-fast "$@" 2>&1 | tee "$dir/log" || red+=("$name")
+  cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$dir/log" || red+=("$name")
   took=$((($(now) - began) / 100000))
   awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$dir/log" >>"$table"
 }
 
 began=$(now)
 if [ $quick = 1 ]; then
-  built=(-p rowlock --lib --test tidy --test contract --test campaigns --test fault)
-  cargo test --locked --no-run "${built[@]}"
-  cargo test --locked --no-run -p rowlock-http --test http
+  cargo test --workspace --locked --no-run --lib --test tidy --test contract --test campaigns --test fault --test http
 else
-  cargo test --locked --no-run --workspace
+  cargo test --workspace --locked --no-run
 fi
 printf '%-20s %7s %8.1f\n' build - "$((($(now) - began) / 100000))e-1" >>"$table"
 
-group tidy -p rowlock --test tidy
+group tidy --test tidy
 if [ $quick = 1 ]; then
-  group unit -p rowlock --lib -- --skip mariadb --skip mysql
-  group "contract, sqlite" -p rowlock --test contract -- sqlite::
+  group unit --lib -- --skip mariadb --skip mysql
+  group "contract, sqlite" --test contract -- sqlite::
   # shellcheck disable=SC2046 # a list of words
-  group "contract, postgres" -p rowlock --test contract -- $(printf '%s::postgres:: ' exclusion fence pin queue queue_ends \
+  group "contract, postgres" --test contract -- $(printf '%s::postgres:: ' exclusion fence pin queue queue_ends \
     queue_races attempts complete_in idempotency record_states run_in_tx sessions)
-  group judges -p rowlock --test campaigns --test fault -- judge_
-  group http -p rowlock-http --test http
+  group judges --test campaigns --test fault -- judge_
+  group http --test http
 else
-  group unit -p rowlock --lib -- --skip store::
-  group "store cases" -p rowlock --lib -- store::
+  group unit --lib --bins -- --skip store::
+  group "store cases" --lib -- store::
   for engine in sqlite postgres mariadb mysql; do
-    group "contract, $engine" -p rowlock --test contract -- $engine::
+    group "contract, $engine" --test contract -- $engine::
   done
-  group dialect -p rowlock --test dialect
-  group cluster -p rowlock --test cluster
-  group galera -p rowlock --test galera
-  group fault -p rowlock --test fault
-  group campaigns -p rowlock --test campaigns
-  group http -p rowlock-http --lib --tests
-  group cli -p rowlock-cli --bins --tests
-  group macros -p rowlock-macros --lib --tests
-  group examples -p flash_sale -p inbox -p payments -p web_sessions --lib --bins --tests
-  group benches -p rowlock-benches -p rowlock-test --lib --bins --tests
-  group doc --workspace --doc
+  group dialect --test dialect
+  group cluster --test cluster
+  group galera --test galera
+  group fault --test fault
+  group campaigns --test campaigns
+  group http --test http --test actix --test metrics
+  group cli --test cli --test servers
+  group macros --test refused
+  group examples --test sale --test inbox --test shop --test layer --test program
+  group benches --test race
+  group doc --doc
 fi
 
 if [ $times = 1 ]; then
