@@ -155,7 +155,7 @@ else
   group macros --test refused
   group examples --test sale --test inbox --test shop --test layer --test program
   group benches --test race
-  group doc --doc
+  group doc --exclude rowlock-macros --doc # its pages are tests of rowlock
 fi
 
 if [ $times = 1 ]; then

@@ -40,7 +40,7 @@ pub use killable::{Killable, children};
 pub use kind::{ENGINES, Kind};
 pub(crate) use names::database_name;
 pub use names::user_name;
-pub use patience::patience;
+pub use patience::{is_left_of, patience, takes_less_than};
 pub use process::{Part, Process, Role, listen, tell};
 pub use proxy::{Mode, Proxy, renewals_are_connected, through_proxy, through_readable_proxy};
 pub use queue::{Waiting, join, join_with, queue_is, queue_of, release, turns, waiters};

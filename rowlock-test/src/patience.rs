@@ -1,7 +1,7 @@
-//! How long a test waits for an event that must come.
+//! Time: how long a test waits for an event that must come, and what it may say of how long something took.
 
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a test waits before it gives up. No test takes that long if the event comes, however busy the machine is.
 ///
@@ -15,4 +15,24 @@ pub fn patience() -> Duration {
         })
     });
     Duration::from_mins(2) * *SLOWNESS
+}
+
+/// Whether this is left, at some time since `began`, of a time that began after it. (SQLite tells up to a millisecond less than there is.)
+pub fn is_left_of(time: Duration, began: Instant, left: Duration) -> bool {
+    left <= time && left + began.elapsed() + Duration::from_millis(1) >= time
+}
+
+/// Runs it until it takes less than `bound`, and returns that time. What is broken never does; what is not takes longer only while the
+/// machine stands still.
+pub async fn takes_less_than(bound: Duration, mut run: impl AsyncFnMut()) -> Duration {
+    let began = Instant::now();
+    loop {
+        let asked = Instant::now();
+        run().await;
+        let took = asked.elapsed();
+        if took < bound {
+            return took;
+        }
+        assert!(began.elapsed() < patience(), "it always takes {took:?}");
+    }
 }

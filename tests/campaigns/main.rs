@@ -1,6 +1,6 @@
 //! Campaigns: many processes at work for a time, some of which are killed and paused, and a judge of what they did.
 //!
-//! Each has the machine for itself: they measure when a name is free again. Single faults are in `tests/fault/`.
+//! As many run at once as there are processors. Alone (`--test-threads=1`) they tell how soon a name is free again. Single faults are in `tests/fault/`.
 //!
 //! - [`role`]: this binary, started again as one of the processes.
 //! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms. [`worker`] is one process.
@@ -39,7 +39,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
+    arguments
+        .test_threads
+        .get_or_insert_with(|| std::thread::available_parallelism().map_or(1, usize::from));
     let mut trials = the_judges();
     trials.extend(quorums());
     trials.extend(ENGINES.iter().flat_map(|engine| on(*engine)));

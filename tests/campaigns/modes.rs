@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rowlock::{Engine, Error, Retry};
-use rowlock_test::{App, Db, on_app};
+use rowlock_test::{App, Db, Process, on_app, tell};
 use sqlx::AssertSqlSafe;
 
 use crate::campaign::seconds;
 use crate::role::{Part, Role};
-use rowlock_test::{Process, tell};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 50;

@@ -5,21 +5,17 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error};
-use rowlock_test::Db;
+use rowlock_test::{Crew, Db, patience, tell};
 
 use crate::history::now;
 use crate::role::{Part, Role};
-use rowlock_test::Crew;
-use rowlock_test::tell;
 
 const SEATS: usize = 5;
 /// How many deadlocks have to come, and how often all of them have to eat without one.
 const DEADLOCKS: usize = 3;
 const MEALS: usize = 10;
-/// The time from the join that closes the circle to the error.
-const SOON: Duration = Duration::from_secs(2);
-const TTL: Duration = Duration::from_secs(10);
-const LIMIT: Duration = Duration::from_mins(2);
+/// No deadlock ends because a lease or a session does.
+const TTL: Duration = Duration::from_mins(30);
 
 /// What a philosopher tells.
 enum Event {
@@ -113,7 +109,7 @@ pub(crate) async fn run(engine: Engine, is_multi: bool) {
     };
     while !enough(&deadlocks, &meals) {
         assert!(
-            started.elapsed() < LIMIT,
+            started.elapsed() < patience(),
             "{deadlocks:?} deadlocks, {meals:?} meals"
         );
         crew.wake();
@@ -121,7 +117,6 @@ pub(crate) async fn run(engine: Engine, is_multi: bool) {
             Some((slot, Event::Ate)) => meals[slot.expect("nobody was replaced")] += 1,
             Some((_, Event::Deadlock { waited, circle })) => {
                 assert!(!is_multi && circle == SEATS, "a circle of {circle}");
-                assert!(waited <= SOON, "a deadlock was reported after {waited:?}");
                 deadlocks.push(waited);
             }
             None => tokio::time::sleep(Duration::from_millis(5)).await,

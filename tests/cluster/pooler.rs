@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rowlock::{
     Advance, Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Retry, Rowlock, TryAcquire,
 };
-use rowlock_test::{Db, Own, eventually, join, queue_is, release, take, turns};
+use rowlock_test::{Db, Own, eventually, join, patience, queue_is, release, take, turns};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Row};
 use tokio::task::JoinSet;
@@ -375,7 +375,7 @@ async fn transactions_that_have_all_connections_do_not_wait_for_ever() {
             assert!(order.unwrap().unwrap().fence() > 0);
         }
     };
-    tokio::time::timeout(Duration::from_mins(1), done)
+    tokio::time::timeout(patience(), done)
         .await
         .expect("they do not wait for each other for ever");
     println!(

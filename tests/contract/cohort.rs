@@ -9,7 +9,7 @@ use rowlock::{Error, Held, Lock, Rowlock};
 use rowlock_test::{Db, Tx, eventually, on_every_engine, release, take, waiters};
 use tokio::task::{JoinHandle, JoinSet};
 
-pub(crate) const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL: Duration = Duration::from_mins(30);
 
 pub(crate) type Acquiring = Pin<Box<dyn Future<Output = Result<Held, Error>> + Send>>;
 
@@ -47,7 +47,7 @@ pub(crate) async fn all_wait_behind(
 ) -> (Rowlock, Rowlock, Held, std::vec::IntoIter<Acquiring>) {
     let (one, two) = (db.rowlock().await, db.rowlock().await);
     let held = take(&two, "a", TTL).await;
-    let waiting = all_wait(&one, &one.lock("a"), count).await;
+    let waiting = all_wait(&one, &one.lock("a").ttl(TTL), count).await;
     (one, two, held, waiting.into_iter())
 }
 

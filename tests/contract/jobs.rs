@@ -79,6 +79,7 @@ on_every_engine! {
         assert_eq!(rowlock.last_run("j").await.unwrap(), None);
         let job = Job::new(&rowlock, "j").holder("here");
         let other = db.rowlock().await;
+        let began = Instant::now();
         let failed = job.run(async |held| {
             let run = other.last_run("j").await.unwrap().unwrap();
             assert_eq!((run.state, run.fence), (RunState::Running, held.fence()));
@@ -90,7 +91,7 @@ on_every_engine! {
         let run = other.last_run("j").await.unwrap().unwrap();
         assert_eq!((run.state, run.holder.as_str()), (RunState::Failed, "here"));
         assert!(run.message.contains("no paper ä") && run.message.len() >= 990, "{}", run.message);
-        assert!(run.took.unwrap() < Duration::from_mins(1));
+        assert!(run.took.unwrap() <= began.elapsed());
         // The next run replaces it.
         assert!(works(&job).await);
         let next = other.last_run("j").await.unwrap().unwrap();

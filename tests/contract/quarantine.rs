@@ -38,7 +38,7 @@ fn gave_up<T: std::fmt::Debug>(locked: Result<T, Error>) {
     match locked.unwrap_err() {
         Error::WaitTimeout { busy, waited, .. } => {
             is_quarantined(&busy);
-            assert!(waited < Duration::from_secs(5), "{waited:?}");
+            assert!(waited < LONG / 2, "{waited:?}");
         }
         error => panic!("{error}"),
     }

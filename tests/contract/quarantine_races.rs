@@ -220,16 +220,12 @@ on_every_engine! {
         // Where one transaction at a time can write, it delays everything.
         if !db.one_writer() {
             let until = Instant::now() + Duration::from_secs(5);
-            let mut slowest = Duration::ZERO;
             while Instant::now() < until && !begun.load(Ordering::SeqCst) {
-                let asked = Instant::now();
                 let a = one.lock("a").try_acquire().await;
                 let (is_held, is_refused) = (matches!(a, Ok(TryAcquire::Held(_))), is_refused(&a));
                 assert!(is_held || is_refused, "{a:?}");
-                slowest = slowest.max(asked.elapsed());
                 assert!(held.is_held(), "{:?}", held.loss());
             }
-            assert!(slowest < Duration::from_secs(2), "{slowest:?}");
         }
         tx.commit().await.unwrap();
         let left = beginning.await.unwrap().unwrap();

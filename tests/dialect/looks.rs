@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, eventually, take};
+use rowlock_test::{Db, eventually, patience, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -121,7 +121,7 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     assert_eq!(db.waiting().await, 1, "they wait for each other");
     tx.release().await;
     for clean in cleanings {
-        let done = tokio::time::timeout(Duration::from_mins(1), clean).await;
+        let done = tokio::time::timeout(patience(), clean).await;
         done.expect("its turn comes").unwrap().unwrap();
     }
     drop((held, rowlock));

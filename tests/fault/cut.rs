@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Rowlock, StepFailed};
-use rowlock_test::Db;
-
-use rowlock_test::{Mode, renewals_are_connected, through_proxy};
+use rowlock_test::{Db, Mode, renewals_are_connected, through_proxy};
 
 /// The answer to an acquire or a release is lost after the server has run it. The client finds the outcome out, and reports it
 /// correctly.

@@ -4,10 +4,9 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, TryAcquire};
-use rowlock_test::{App, Db};
+use rowlock_test::{App, Db, Process, listen, tell};
 
 use crate::role::{Holding, Part, Role};
-use rowlock_test::{Process, listen, tell};
 
 const ROUNDS: usize = 3;
 const TTL: Duration = Duration::from_secs(1);

@@ -8,12 +8,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome};
-use rowlock_test::{App, Db, on_tx};
+use rowlock_test::{App, Db, Process, listen, on_tx, tell};
 use tokio::task::JoinSet;
 
 use crate::role::{Part, Role};
 use crate::zombie::{next, rounds};
-use rowlock_test::{Process, listen, tell};
 
 const LEASE: Duration = Duration::from_millis(100);
 /// At a time, each with keys of its own. (SQLite: a stopped one may have the whole file.)

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Loss, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, eventually, queue_is, queue_of, release};
-
-use rowlock_test::{Mode, renewals_are_connected, through_proxy, through_readable_proxy};
+use rowlock_test::{
+    Db, Mode, eventually, queue_is, queue_of, release, renewals_are_connected, through_proxy,
+    through_readable_proxy,
+};
 
 /// The client sends an acquire twice, and the first request is delayed. It arrives when the second has been answered and its grant
 /// released, or was lost. The name is free again within moments, not after the TTL.

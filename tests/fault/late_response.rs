@@ -12,12 +12,9 @@ use axum::http::request::Parts;
 use axum::routing::post;
 use rowlock::{Engine, RecordState, Rowlock};
 use rowlock_http::{IdempotencyLayer, scope};
-use rowlock_test::{Db, eventually};
+use rowlock_test::{Db, Killable, Mode, eventually, through_proxy};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-
-use rowlock_test::Killable;
-use rowlock_test::{Mode, through_proxy};
 
 const LEASE: Duration = Duration::from_millis(500);
 

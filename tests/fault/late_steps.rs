@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, StepFailed};
-use rowlock_test::Db;
-
-use rowlock_test::{Mode, Proxy, through_readable_proxy};
+use rowlock_test::{Db, Mode, Proxy, through_readable_proxy};
 
 const STEP: &str = "charge the card";
 

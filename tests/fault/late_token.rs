@@ -1,9 +1,7 @@
 //! A form token that is issued once more when it was used.
 
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, on_tx};
-
-use rowlock_test::{Mode, through_proxy};
+use rowlock_test::{Db, Mode, on_tx, through_proxy};
 
 /// Issuing it was sent twice, and the first sending reaches the server when the token was used: it is not good again.
 pub(crate) async fn run(engine: Engine) {

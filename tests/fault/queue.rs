@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Held, Rowlock};
-use rowlock_test::{App, Db, eventually, on_app, release, take, waiters};
+use rowlock_test::{App, Db, Process, eventually, listen, on_app, release, take, tell, waiters};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::role::{Part, Role};
-use rowlock_test::{Process, listen, tell};
 
 pub(crate) const NAME: &str = "a";
 const PROCESSES: usize = 4;

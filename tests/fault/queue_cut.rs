@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rand::Rng;
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, eventually, join, queue_is, queue_of, release, take, turns};
-
-use rowlock_test::{Mode, Proxy, through_proxy};
+use rowlock_test::{
+    Db, Mode, Proxy, eventually, join, queue_is, queue_of, release, take, through_proxy, turns,
+};
 
 const TTL: Duration = Duration::from_secs(30);
 const ROUNDS: u32 = 30;

@@ -9,11 +9,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{App, Db};
+use rowlock_test::{App, Db, Process, listen, tell};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::role::{Part, Role};
-use rowlock_test::{Process, listen, tell};
 
 const TTL: Duration = Duration::from_millis(100);
 /// Zombies at a time, each with a name of its own. (SQLite: a stopped one may have the whole file.)

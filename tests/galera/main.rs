@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use rowlock_test::patience;
 
 use galera::Cluster;
 
@@ -47,8 +48,8 @@ fn trial<F: Future<Output = ()>>(
         runtime.unwrap().block_on(async {
             let test = body(cluster);
             // An event that never comes.
-            let done = tokio::time::timeout(std::time::Duration::from_mins(5), test).await;
-            done.expect("done within five minutes");
+            let done = tokio::time::timeout(3 * patience(), test).await;
+            done.expect("done within the patience of a test");
         });
         Ok::<(), Failed>(())
     })

@@ -9,15 +9,13 @@ use std::time::{Duration, Instant};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use rowlock_test::patience;
 
 use crate::shell::{Running, Shell};
 
-/// How long an event may take that must come.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Asks again and again: nothing tells when another process was stopped.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     while !condition() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::yield_now();
@@ -33,7 +31,7 @@ fn state(process: &str) -> Option<char> {
 impl Running {
     /// Whether the process has ended in time. If not, this kills it.
     fn ends(&mut self) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         while Instant::now() < deadline {
             if self.child.try_wait().unwrap().is_some() {
                 return true;
@@ -146,7 +144,7 @@ impl Terminal {
 
     /// Waits until `text` is printed, and returns the output since the last wait.
     pub(crate) fn shows(&mut self, text: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience();
         loop {
             if let Some(at) = self.seen.find(text) {
                 let mut before = self.seen.drain(..at + text.len()).collect::<String>();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rowlock_test::patience;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
@@ -142,7 +143,7 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 /// Asks until the answer is yes.
 pub(crate) fn wait(what: &str, mut is: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_mins(1);
+    let until = Instant::now() + patience();
     while !is() {
         assert!(Instant::now() < until, "never: {what}");
     }

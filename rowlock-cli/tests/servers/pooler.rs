@@ -36,7 +36,7 @@ async fn the_command_runs_under_a_lock() {
     let it = Pooled::new().await;
     for _ in 0..6 {
         let run = ["run", "a", "--no-wait", "--", "echo", "ran"];
-        let (output, _) = rowlock(&it.url, &run);
+        let output = rowlock(&it.url, &run);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{said}");
         assert_eq!(output.stdout, b"ran\n");
@@ -101,18 +101,18 @@ async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_o
     eventually("another client wants the name", async || waiting(2).await).await;
     child.freeze().await;
     stop.commit().await.unwrap();
-    let began = Instant::now();
     let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
                 AND state = 'idle in transaction'";
     eventually("it is not committed", async || {
         it.db.number(idle).await == 1
     })
     .await;
+    let mut beside = 0;
     for n in 0..16 {
         drop(take(&rowlock, &format!("other {n}"), TTL).await);
+        beside += it.db.number(idle).await;
     }
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(beside > 0, "they waited until the server had ended it");
     drop(same.await.unwrap());
     drop(child);
     drop(rowlock);

@@ -7,6 +7,7 @@ use rowlock_test::{Db, on_every_engine};
 use crate::command::command;
 
 on_every_engine! {
+    in an empty database:
     async fn sixteen_processes_start_at_once_on_an_empty_database(db: &Db) {
         let processes: Vec<_> = (0..16)
             .map(|_| {

@@ -20,9 +20,9 @@ macro_rules! over_a_socket {
         $(#[$meta])*
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            tokio::time::timeout(std::time::Duration::from_mins(2), async $body)
+            tokio::time::timeout(rowlock_test::patience(), async $body)
                 .await
-                .expect("done within two minutes");
+                .expect("done within the patience of a test");
         }
     )*};
 }

@@ -1,6 +1,6 @@
 //! Exchanges on both servers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
@@ -39,6 +39,7 @@ async fn held(client: &mut Client<Database>, names: &[&str]) -> Vec<ReleaseAsk> 
 
 /// No statement looks at other rows than it has to: it would wait for the locked ones. (Most rows of this small table are asked for, so that
 /// reading the whole table would be cheap.)
+/// The transaction that has them locked goes on until the exchanges are done.
 #[tokio::test]
 async fn a_locked_row_holds_up_no_other_row() {
     on_both(async |place| {
@@ -56,7 +57,6 @@ async fn a_locked_row_holds_up_no_other_row() {
                  SELECT * FROM rowlock_lock WHERE name = 'e' FOR UPDATE",
             )
             .await;
-        let began = Instant::now();
         let (some, others) = (
             [releases[0].clone(), releases[2].clone()],
             [takes[0].clone(), takes[2].clone()],
@@ -69,11 +69,6 @@ async fn a_locked_row_holds_up_no_other_row() {
         );
         let exchange = client.conn.lease_exchange(&releases[1..], &takes[1..]);
         let (freed, taken) = exchange.await.unwrap();
-        assert!(
-            began.elapsed() < Duration::from_secs(1),
-            "{:?}",
-            began.elapsed()
-        );
         assert_eq!(freed, [Freed::Locked, Freed::WasFree, Freed::Released]);
         assert!(
             matches!(

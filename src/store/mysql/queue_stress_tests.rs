@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rowlock_test::patience;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -12,9 +13,6 @@ use crate::store::release::Freed;
 
 const NAMES: [&str; 3] = ["a", "b", "z"];
 const FOR: Duration = Duration::from_secs(5);
-
-/// How long a busy machine may take.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What the workers have seen.
 #[derive(Default)]
@@ -154,7 +152,7 @@ pub(super) async fn waiters_that_die_and_ask_twice_keep_the_queue_in_order(place
     }
     let mut watcher = Client::new(place).await;
     let from = Instant::now();
-    let is_enough = |of: Duration| of > PATIENCE || seen.grants.lock().unwrap().len() > 50;
+    let is_enough = |of: Duration| of > patience() || seen.grants.lock().unwrap().len() > 50;
     while from.elapsed() < FOR || !is_enough(from.elapsed()) {
         watcher.check().await;
         if let Some(ended) = workers.try_join_next() {

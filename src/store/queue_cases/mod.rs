@@ -109,8 +109,8 @@ pub(crate) trait Place: Clone + Send + Sync + 'static {
     /// How a transaction begins that locks the row of every name. (SQLite: that locks the file.)
     const LOCK: &'static str;
 
-    /// How long a verb takes at most, where a transaction has its permit pinned: it waits for no row. (SQLite: for the file.)
-    const PINNED: Duration = Duration::from_millis(15);
+    /// How long a verb takes at least that waits for a locked row. (SQLite: that waits for the file twice.)
+    const ROW_WAIT: Duration = Duration::from_millis(20);
 
     fn connect(&self) -> impl Future<Output = Self::Verbs> + Send;
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::Rng;
+use rowlock_test::patience;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -13,9 +14,6 @@ use crate::store::queue_cases::late::Late;
 const CLIENTS: usize = 8;
 const NAMES: [&str; 3] = ["a", "aa", "b"];
 const TIME: Duration = Duration::from_secs(5);
-
-/// No waiter waits longer.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the clients share.
 struct Campaign {
@@ -31,7 +29,7 @@ impl Campaign {
     /// A busy machine gets more time for the first turn.
     fn goes_on(&self) -> bool {
         let now = Instant::now();
-        now < self.end || !self.had_turn.load(Ordering::SeqCst) && now < self.end + PATIENCE
+        now < self.end || !self.had_turn.load(Ordering::SeqCst) && now < self.end + patience()
     }
 }
 
@@ -141,7 +139,7 @@ async fn turn<P: Place>(
     let mut waited = asked;
     loop {
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < patience(),
             "a waiter of {name} was forgotten"
         );
         if leaves && began.elapsed() > Duration::from_millis(2) {

@@ -33,7 +33,7 @@ impl Place for File {
     const LONG_AGO: &'static str = "(unixepoch() - 11 * 86400) * 1000000";
     const OLD_FENCE: &'static str = "(unixepoch() - 11 * 86400) * 1000000";
     const LOCK: &'static str = "BEGIN IMMEDIATE";
-    const PINNED: Duration = Duration::from_millis(200);
+    const ROW_WAIT: Duration = Duration::from_millis(200);
 
     async fn connect(&self) -> SqliteConnection {
         let url = format!("sqlite:{}", self.0.path().join("queue.db").display());

@@ -12,10 +12,9 @@ use std::marker::PhantomData;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rowlock_test::patience;
 use todc_utils::{Action, History, Specification, WGLChecker};
 
-/// A verdict takes well under a second. A search without an end has met a history for which the model has too many open operations.
-const LIMIT: Duration = Duration::from_mins(2);
 /// How many operations a refusal shows.
 const SHOWN: usize = 16;
 
@@ -82,7 +81,7 @@ pub(crate) fn check<M: Model>(operations: Operations<M::Op>) -> Result<Duration,
             .map(|(name, history)| refusal::<M>(name, history));
         let _ = sender.send(refusals.next().map_or(Ok(()), Err));
     });
-    let verdict = verdict.recv_timeout(LIMIT).expect("a verdict in time");
+    let verdict = verdict.recv_timeout(patience()).expect("a verdict in time");
     verdict.map(|()| started.elapsed())
 }
 

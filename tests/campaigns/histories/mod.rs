@@ -111,14 +111,13 @@ use rand::Rng;
 pub(crate) use raw::Variant;
 pub(crate) use raw_permit::Flaw;
 use rowlock::Engine;
-use rowlock_test::Db;
+use rowlock_test::{Crew, Db};
 use serde::{Deserialize, Serialize};
 use waiters::Outcomes;
 
 use crate::campaign::seconds;
 use crate::history::now;
 use crate::role::{Part, Role};
-use rowlock_test::Crew;
 
 const PROCESSES: u64 = 8;
 /// Of each process.

@@ -4,11 +4,10 @@ use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use rand::Rng;
-use rowlock_test::Db;
+use rowlock_test::{Db, Process};
 
 use super::{Means, PROCESSES, TTL};
 use crate::role::{Part, Role};
-use rowlock_test::Process;
 
 struct Candidate {
     number: i64,

@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use rand::Rng;
 use rowlock::Engine;
-use rowlock_test::Db;
+use rowlock_test::{Db, Process, patience};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::judge::judge;
-use super::{Answer, LEASE, PATIENCE, pause, send, start};
+use super::{Answer, LEASE, pause, send, start};
 use crate::role::{Part, Role};
 use payments::database::Payment;
 use payments::gateway::Entry;
-use rowlock_test::Process;
 
 const SHOPS: usize = 4;
 /// Keys under which each order is paid.
@@ -65,7 +64,7 @@ impl Town {
             format!("order {order}"),
             format!("order {order}, key {key}"),
         );
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience();
         loop {
             let shop = rand::rng().random_range(0..SHOPS);
             let port = self.shops[shop].load(Ordering::Relaxed);

@@ -26,8 +26,6 @@ use rowlock_test::{Process, tell};
 pub(crate) use campaign::run;
 pub(crate) use superseded::superseded;
 
-/// A client without an answer for this long will never get one.
-const PATIENCE: Duration = Duration::from_mins(1);
 const LEASE: Duration = Duration::from_secs(1);
 
 /// Runs the provider. The URL of its role is its file.

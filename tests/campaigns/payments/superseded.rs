@@ -10,12 +10,12 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use nix::sys::signal::Signal;
 use rowlock::Engine;
-use rowlock_test::Db;
+use rowlock_test::{Db, patience};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::{Answer, LEASE, PATIENCE, pause, send, start};
+use super::{Answer, LEASE, pause, send, start};
 use crate::role::{Part, Role};
 use payments::gateway::Entry;
 
@@ -108,7 +108,7 @@ pub(crate) async fn superseded(engine: Engine) {
 
     let mut told = Vec::new();
     for key in ["second", "first"] {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience();
         let answer = loop {
             let sent = send(&client, its_port, key, "order", 500).await.unwrap();
             let answer = Answer::of(sent).await.unwrap();

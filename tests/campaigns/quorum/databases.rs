@@ -11,11 +11,10 @@ use nix::unistd::Pid;
 use rand::Rng;
 use rand::seq::IteratorRandom;
 use rowlock::{Engine, Rowlock};
-use rowlock_test::Db;
+use rowlock_test::{Db, Killable, children};
 use tokio::task::{JoinHandle, block_in_place};
 
 use super::TTL;
-use rowlock_test::{Killable, children};
 
 /// How a database that has lost its data comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

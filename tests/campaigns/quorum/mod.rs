@@ -16,7 +16,7 @@ use rand::Rng;
 use crate::campaign::seconds;
 use crate::history::{Event, History, now, the_checker_sees_violations};
 use crate::role::{Part, Role};
-use rowlock_test::Crew;
+use rowlock_test::{Crew, patience};
 
 const PROCESSES: usize = 6;
 const TTL: Duration = Duration::from_secs(2);
@@ -24,8 +24,6 @@ const TTL: Duration = Duration::from_secs(2);
 const LONG_TTL: Duration = Duration::from_secs(6);
 /// The longest pause of a process: its lease is over when it wakes.
 const MAX_PAUSE: Duration = Duration::from_millis(4_500);
-/// The longest time without a grant while three databases are there. A holder that is killed or paused keeps the lock for the TTL; and so may the next one.
-const LONGEST_GAP: Duration = Duration::from_secs(8);
 
 /// A campaign goes on until there were as many: a history of fewer proves little.
 const FEWEST_GRANTS: u32 = 12;
@@ -134,7 +132,6 @@ pub(crate) async fn run() {
     let until = start + Duration::from_secs(seconds());
     campaign.last_grant = now();
     let mut strike = Instant::now();
-    // If no process is granted the lock any more, `LONGEST_GAP` ends the campaign.
     while Instant::now() < until || campaign.grants < FEWEST_GRANTS {
         campaign.step().await;
         if strike <= Instant::now() {
@@ -144,7 +141,7 @@ pub(crate) async fn run() {
         databases.settle();
         let gap = now().saturating_sub(campaign.last_grant);
         assert!(
-            gap < LONGEST_GAP,
+            gap < patience(),
             "nobody was granted the lock for {gap:?}, with {} databases there",
             databases.there()
         );

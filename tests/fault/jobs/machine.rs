@@ -8,13 +8,12 @@ use rand::Rng;
 use rowlock::compose::Job;
 use rowlock::compose::job::Ran;
 use rowlock::{Error, Rowlock};
-use rowlock_test::{App, on_app};
+use rowlock_test::{App, on_app, tell};
 use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;
 
 use super::{AT_LEAST_FOR, CARELESS, EVERY, JOBS, SPREAD, STRIKE, TOO_SHORT, clock};
 use crate::role::Role;
-use rowlock_test::tell;
 
 /// A machine. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

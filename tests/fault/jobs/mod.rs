@@ -24,10 +24,9 @@ use machine::{Event, Told};
 pub(crate) use machine::{Machine, work};
 use rand::Rng;
 use rowlock::Engine;
-use rowlock_test::{Db, on_app};
+use rowlock_test::{Crew, Db, on_app, patience};
 
 use crate::role::{Part, Role};
-use rowlock_test::Crew;
 
 /// How far the clock of each machine is moved, in milliseconds. The first and the last two call at the same instant.
 const SKEWS: [i64; 8] = [-5_000, -5_000, -3_000, -1_000, 1_000, 3_000, 5_000, 5_000];
@@ -48,10 +47,13 @@ const CARELESS: i64 = 2;
 const SPREAD: Duration = Duration::from_secs(8);
 /// Shorter than `AT_LEAST_FOR`: then the name of a killed machine's job is free for the next round.
 const TTL: Duration = Duration::from_secs(3);
-/// How long the machines have to start, before the clock that is most ahead comes to the first round.
-const START: Duration = Duration::from_secs(3);
 /// The longest time from the begin of a run to the kill of its machine. Every run takes longer.
 const STRIKE: Duration = Duration::from_millis(300);
+
+/// How long the machines have to start, before the clock that is most ahead comes to the first round: 3 seconds, and longer on a slow machine.
+fn start() -> Duration {
+    patience() / 40
+}
 
 /// How often each job comes, so that there are `ROWLOCK_JOB_ROUNDS` rounds in all.
 fn rounds() -> i64 {
@@ -83,7 +85,7 @@ struct Fleet {
 
 impl Fleet {
     fn start(url: &str) -> Self {
-        let ahead = i64::try_from((DIFFER / 2 + START).as_millis()).unwrap();
+        let ahead = i64::try_from((DIFFER / 2 + start()).as_millis()).unwrap();
         let (begin, started) = (clock::now() + ahead, Instant::now());
         let roles = (0..SKEWS.len()).map(|slot| role(url, begin, slot));
         Self {
@@ -195,8 +197,8 @@ pub(crate) async fn run(engine: Engine) {
     drop(db.rowlock().await); // the tables
     let mut fleet = Fleet::start(&db.url);
     let rounds = rounds();
-    let longest = DIFFER + START + SPREAD + EVERY * u32::try_from(rounds).unwrap();
-    let until = Instant::now() + longest + Duration::from_mins(1);
+    let longest = DIFFER + start() + SPREAD + EVERY * u32::try_from(rounds).unwrap();
+    let until = Instant::now() + longest + patience();
     while fleet.off != [true; SKEWS.len()] {
         assert!(Instant::now() < until, "the machines do not come to an end");
         fleet.take_in();

@@ -142,7 +142,6 @@ on_every_engine! {
         let running: Vec<_> = (0..PAYMENTS).map(pay).collect();
         eventually("all run", async || provider.asked() == PAYMENTS).await;
         shop.tell_to_stop();
-        let told = Instant::now();
         provider.set(&provider.answers);
         let mut paid = 0;
         for (order, running) in running.into_iter().enumerate() {
@@ -152,8 +151,6 @@ on_every_engine! {
         }
         assert_eq!(paid, PAYMENTS / 2, "only those whose answers had come");
         assert_eq!(shop.process.wait().unwrap().code(), Some(1), "it says that it was cut off");
-        let took = told.elapsed();
-        assert!(took < STOP * 2, "it stops after {took:?}");
         let records = async |state: &str| {
             db.number(&format!("SELECT COUNT(*) FROM rowlock_idempotency WHERE state = '{state}'")).await
         };

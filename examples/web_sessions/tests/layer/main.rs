@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::{StatusCode, header};
 use rowlock::TryAcquire;
+use rowlock_test::patience;
 use tower_sessions::{Session, SessionStore};
 use web_sessions::rotate::rotate;
 use web_sessions::session_lock::{digest, lock_name};
@@ -20,8 +21,9 @@ async fn somebody_waits(rowlock: &rowlock::Rowlock) {
             tokio::task::yield_now().await;
         }
     };
-    let limit = Duration::from_mins(1);
-    tokio::time::timeout(limit, waits).await.expect("a waiter");
+    tokio::time::timeout(patience(), waits)
+        .await
+        .expect("a waiter");
 }
 
 #[tokio::test(flavor = "multi_thread")]

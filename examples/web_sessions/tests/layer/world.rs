@@ -11,6 +11,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use rowlock::Rowlock;
+use rowlock_test::patience;
 use tokio::sync::Notify;
 use tower_cookies::CookieManagerLayer;
 use tower_service::Service;
@@ -175,8 +176,8 @@ impl Server {
         }
         let request = request.body(Body::empty()).unwrap();
         let mut routes = self.routes.clone();
-        let answer = tokio::time::timeout(Duration::from_mins(1), routes.call(request)).await;
-        answer.expect("no answer within a minute").unwrap()
+        let answer = tokio::time::timeout(patience(), routes.call(request)).await;
+        answer.expect("no answer").unwrap()
     }
 
     pub(crate) async fn post(&self, path: &str, cookie: &str) -> Response {

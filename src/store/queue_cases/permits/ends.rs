@@ -1,6 +1,6 @@
 //! Permits and waiters that end by themselves.
 
-use std::time::Instant;
+use rowlock_test::takes_less_than;
 
 use super::*;
 use crate::model::FaultKind;
@@ -162,19 +162,14 @@ pub(crate) async fn a_pinned_permit_is_released_without_a_wait<P: Place>(place: 
     let why = PassWhy::Ended(permit.ask.join.grant_id);
     let name = named("a");
     let pass = PassAsk { name, why };
-    let mut quickest = [Duration::MAX; 2];
-    for _ in 0..20 {
-        let began = Instant::now();
+    takes_less_than(P::ROW_WAIT, async || {
         assert_eq!(client.conn.permit_pass(&pass).await.unwrap(), None);
-        let passed = began.elapsed();
-        let began = Instant::now();
+    })
+    .await;
+    takes_less_than(P::ROW_WAIT, async || {
         assert_eq!(client.conn.permit_weigh(&weigh).await.unwrap(), None);
-        let weighed = began.elapsed();
-        quickest = [quickest[0].min(passed), quickest[1].min(weighed)];
-    }
-    // One that waits for a row does so for 20 ms.
-    let is_soon = |quickest: &Duration| *quickest < P::PINNED;
-    assert!(quickest.iter().all(is_soon), "{quickest:?}");
+    })
+    .await;
     pins.run("COMMIT").await;
     assert_eq!(client.releases(&permit).await, Freed::Released);
     assert_eq!(client.used().await, [0, 0]);

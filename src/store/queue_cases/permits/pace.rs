@@ -3,13 +3,12 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use rowlock_test::patience;
+
 use super::stress::PLACES;
 use crate::store::queue_cases::late::Late;
 
 const TIME: Duration = Duration::from_secs(3);
-
-/// No waiter waits longer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The clients go on until each name was passed on to a waiter of theirs, which takes longer on a busy machine.
 pub(super) struct Pace {
@@ -31,7 +30,7 @@ impl Pace {
     pub(super) fn is_over(&self) -> bool {
         let had_a_turn = |turns: &AtomicI64| turns.load(Ordering::SeqCst) > 0;
         let now = Instant::now();
-        now >= self.end + PATIENCE || now >= self.end && self.turns.iter().all(had_a_turn)
+        now >= self.end + patience() || now >= self.end && self.turns.iter().all(had_a_turn)
     }
 
     pub(super) fn had_a_turn(&self, place: usize) {

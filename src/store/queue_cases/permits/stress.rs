@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::Rng;
+use rowlock_test::patience;
 use tokio::task::JoinSet;
 
 use super::super::*;
 use super::order::{Granted, in_order};
-use super::pace::{PATIENCE, Pace};
+use super::pace::Pace;
 use crate::model::{Kind, Share};
 use crate::store::fault::Fault;
 use crate::store::lease::{FOR_EVER, RenewAsk, Renewed};
@@ -194,7 +195,7 @@ impl<P: Place> Client<P> {
         let mut waited = asked;
         loop {
             let waits = began.elapsed();
-            assert!(waits < PATIENCE, "a waiter of {name} was forgotten");
+            assert!(waits < patience(), "a waiter of {name} was forgotten");
             if let Some(leaves) = leaves.filter(|_| waits > Duration::from_millis(2)) {
                 match pace.late.passes_on(self.pass_permits(&name, leaves)).await {
                     None => continue,
@@ -345,7 +346,7 @@ impl<P: Place> Client<P> {
             if let Some(joined) = self.join_permit(&plan.ask).await {
                 break joined;
             }
-            assert!(asked.elapsed() < PATIENCE, "{LOCKED}");
+            assert!(asked.elapsed() < patience(), "{LOCKED}");
         };
         let fence = match joined {
             Joined::Granted { fence } => Some(fence),
