@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::Rng;
 use rowlock::{Error, Held, ReleaseOutcome, Rowlock};
@@ -98,7 +98,7 @@ on_every_engine! {
         let (one, two, three) = (db.rowlock().await, db.rowlock().await, db.rowlock().await);
         let (mut granted, mut gone) = (0, 0);
         let mut early = Duration::from_millis(2);
-        for round in 0..leavers() {
+        for _ in 0..leavers() {
             let held = take(&one, "a", TTL).await;
             let lock = two.lock("a").holder("leaver").wait(WAIT);
             let leave = tokio::spawn(async move { lock.acquire().await });

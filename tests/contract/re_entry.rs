@@ -1,6 +1,6 @@
 //! Re-entry: through an explicit owner, counted in the process; never by thread, process or host.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
 use rowlock_test::{App, Db, eventually, on_every_engine, patience, take, takes_less_than};

@@ -1,6 +1,6 @@
 //! Promise 4 (bounded trust): a network that is slow, or silent.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rowlock::{Engine, Error, Loss, Rowlock};
 use rowlock_test::{Db, Mode, eventually, takes_less_than, through_proxy};

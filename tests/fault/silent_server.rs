@@ -1,6 +1,6 @@
 //! A server that accepts connections, and says nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{Db, Mode, patience, takes_less_than, through_readable_proxy};

@@ -1,7 +1,7 @@
 //! A pooler that has no connection left for rowlock.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rowlock::{Engine, Error, Retry, Rowlock};
 use rowlock_test::{Db, Mode, Proxy, eventually, on_app, take, takes_less_than, through_proxy};

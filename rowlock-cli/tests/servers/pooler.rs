@@ -1,7 +1,7 @@
 //! PgBouncer in transaction mode, in front of the command.
 
 use std::process::Child;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{Db, Own, eventually, take};

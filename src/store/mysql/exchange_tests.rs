@@ -1,7 +1,5 @@
 //! Exchanges on both servers.
 
-use std::time::Duration;
-
 use super::*;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::release::{Freed, ReleaseAsk};

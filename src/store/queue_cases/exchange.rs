@@ -93,8 +93,6 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
     assert!(is_found, "{taken:?}");
 }
 
-/// The longest time that a verb may wait.
-
 /// A name that has a row, and is free.
 async fn freed<P: Place>(client: &mut Client<P>, name: &str) {
     let held = client.hold(name).await;
