@@ -62,8 +62,11 @@ fi
 
 dir=$(mktemp -d "${TMPDIR:-/tmp}/rowlock-test.XXXXXX")
 chmod 755 "$dir"
+export TMPDIR=$dir # also for the servers that tests start themselves: the end of this script ends them
+waiting=
 stop() {
   trap - EXIT INT TERM
+  [ -z "$waiting" ] || kill -- -"$waiting"
   for server in "$dir"/*/; do
     [ -e "$server/engine" ] && docker/servers.sh stop "$server" || true
   done
@@ -111,15 +114,15 @@ if [ $# -gt 0 ]; then
   exit
 fi
 
-table=$dir/times red=()
+table=$dir/times
 # Always of the whole workspace: with the features of one package alone, cargo would build everything again.
 group() { # group NAME ARGUMENT…: runs a group of tests
-  local name=$1 began took; shift
+  local name=$1 log=$dir/${1//[ ,]/}.log began took; shift
   began=$(now)
   echo; echo "== $name"
-  cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$dir/log" || red+=("$name")
+  cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$log" || echo "$name" >>"$dir/red"
   took=$((($(now) - began) / 100000))
-  awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$dir/log" >>"$table"
+  awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$log" >>"$table"
 }
 
 began=$(now)
@@ -140,27 +143,37 @@ if [ $quick = 1 ]; then
   group judges --test campaigns --test fault -- judge_
   group http --test http
 else
+  # These mostly wait: for servers that start, and for time to pass. The others use the processors meanwhile. A process group of its own:
+  # the end of this script ends it.
+  set -m
+  {
+    group galera --test galera
+    group cluster --test cluster
+    group fault --test fault
+    group campaigns --test campaigns
+  } >"$dir/waiting" 2>&1 &
+  waiting=$!
+  set +m
   group unit --lib --bins -- --skip store::
   group "store cases" --lib -- store::
   for engine in sqlite postgres mariadb mysql; do
     group "contract, $engine" --test contract -- $engine::
   done
   group dialect --test dialect
-  group cluster --test cluster
-  group galera --test galera
-  group fault --test fault
-  group campaigns --test campaigns
   group http --test http --test actix --test metrics
   group cli --test cli --test servers
   group macros --test refused
   group examples --test sale --test inbox --test shop --test layer --test program
   group benches --test race
   group doc --exclude rowlock-macros --doc # its pages are tests of rowlock
+  wait $waiting
+  waiting=
+  cat "$dir/waiting"
 fi
 
 if [ $times = 1 ]; then
   echo; printf '%-20s %7s %8s\n' group tests seconds
   cat "$table"
 fi
-[ ${#red[@]} = 0 ] || die "red: ${red[*]}"
+[ ! -e "$dir/red" ] || die "red: $(paste -sd ' ' "$dir/red")"
 echo "test.sh: all green"
