@@ -280,7 +280,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+        let ended = tokio::time::timeout(rowlock_test::patience(), ended).await;
         ended.expect("they end");
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Pool, Retry, Retryable};
-use rowlock_test::{App, Db, on_app, on_every_engine};
+use rowlock_test::{App, Db, on_app, on_every_engine, patience};
 use sqlx::AssertSqlSafe;
 use tokio::sync::Barrier;
 
@@ -300,7 +300,7 @@ on_every_engine! {
         let all = async {
             tokio::join!(app.begin(), app.begin(), app.begin(), app.begin());
         };
-        let all = tokio::time::timeout(Duration::from_secs(10), Box::pin(all)).await;
+        let all = tokio::time::timeout(patience(), Box::pin(all)).await;
         all.expect("every connection of the pool is there");
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::compose::stripes::{Quantities, Stripes, StripesError};
 use rowlock::{Error, Retryable};
-use rowlock_test::{Db, Stock, Striped, on_every_engine, on_tx};
+use rowlock_test::{Db, Stock, Striped, on_every_engine, on_tx, patience};
 use tokio::time::timeout;
 
 async fn sum(striped: &Striped, db: &Db) -> i64 {
@@ -191,12 +191,12 @@ on_every_engine! {
         rowlock.quarantine(Duration::from_mins(10)).await.unwrap();
         for n in [1, 5] {
             let mut tx = db.begin().await;
-            let error = timeout(Duration::from_secs(5), striped.take(&mut tx, n)).await.expect("it does not wait");
+            let error = timeout(patience(), striped.take(&mut tx, n)).await.expect("it does not wait");
             let error = error.unwrap_err();
             assert!(matches!(&error, StripesError::Failed(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some()), "{error}");
             tx.release().await;
             let mut tx = db.begin().await;
-            let error = timeout(Duration::from_secs(5), striped.give_back(&mut tx, n)).await.expect("it does not wait");
+            let error = timeout(patience(), striped.give_back(&mut tx, n)).await.expect("it does not wait");
             let error = error.unwrap_err();
             assert!(matches!(&error, StripesError::Failed(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some()), "{error}");
             tx.release().await;

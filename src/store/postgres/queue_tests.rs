@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use rowlock_test::patience;
 use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
@@ -129,7 +130,7 @@ async fn the_next_waiter_is_notified() {
     let held = holder.hold("a").await;
     let waits = client.wait("a").await;
     holder.release(held.ask.grant_id, "a", held.fence).await;
-    let told = tokio::time::timeout(Duration::from_secs(10), listener.recv());
+    let told = tokio::time::timeout(patience(), listener.recv());
     let told = told.await.unwrap().unwrap();
     assert_eq!(told.channel(), channel);
     assert_eq!(told.payload(), waits.ask.grant_id.simple().to_string());
@@ -143,7 +144,7 @@ async fn a_client_that_may_keep_the_lease_is_told_who_waits() {
     let options = url.parse().unwrap();
     let mut listener = listen(&options, keeper.session).await.unwrap();
     let mut next = async || {
-        let news = tokio::time::timeout(Duration::from_secs(10), listener.next());
+        let news = tokio::time::timeout(patience(), listener.next());
         news.await.expect("it is told").unwrap()
     };
     // Of a name with any character, only if its lease may linger, and only once.
