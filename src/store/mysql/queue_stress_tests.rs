@@ -135,7 +135,7 @@ async fn release(
             assert_eq!(passed.ended, Ended::Live);
         }
         _ => loop {
-            match client.release(ask.grant_id, NAMES[at], fence).await {
+            match client.try_release(ask.grant_id, NAMES[at], fence).await {
                 Freed::Released | Freed::Passed(_) => break,
                 Freed::Locked => {}
                 freed => panic!("{freed:?}"),

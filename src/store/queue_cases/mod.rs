@@ -19,8 +19,9 @@ pub(crate) use permits::{
     stress as permit_stress,
 };
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rowlock_test::patience;
 use uuid::Uuid;
 
 use crate::model::{FaultKind, Name, Share};
@@ -53,10 +54,7 @@ pub(crate) fn confirm_ask(name: Name, grant_id: Uuid) -> ConfirmAsk {
     }
 }
 
-/// How often a case tries that locks nothing. A busy machine may take longer than a verb waits for a row.
-const TRIES: u32 = 10;
-
-/// Why such a case fails.
+/// Why a case fails that locks nothing. A busy machine may take longer than a verb waits for a row, so that the case asks again.
 pub(crate) const LOCKED: &str = "a transaction has the row locked";
 
 /// What a verb has done. `None`: a row is locked. PostgreSQL says that a statement was cancelled where the limit of one lock ended just as it got that
@@ -166,12 +164,13 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
-        for _ in 0..TRIES {
+        let began = Instant::now();
+        loop {
             if let Some(joined) = self.try_join(ask).await {
                 return joined;
             }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
         }
-        panic!("{LOCKED}")
     }
 
     /// Joins, and is granted the name at once.
@@ -199,12 +198,13 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn pass(&mut self, name: &str, why: PassWhy) -> Passed {
-        for _ in 0..TRIES {
+        let began = Instant::now();
+        loop {
             if let Some(passed) = self.try_pass(name, why).await {
                 return passed;
             }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
         }
-        panic!("{LOCKED}")
     }
 
     pub(crate) async fn look(&mut self, waits: &Waits) -> Looked {
@@ -219,12 +219,13 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn confirm(&mut self, waits: &Waits) -> Confirmed {
-        for _ in 0..TRIES {
+        let began = Instant::now();
+        loop {
             if let Some(confirmed) = self.try_confirm(waits).await {
                 return confirmed;
             }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
         }
-        panic!("{LOCKED}")
     }
 
     /// `None`: the row is locked.
@@ -291,6 +292,16 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> Freed {
+        let began = Instant::now();
+        loop {
+            match self.try_release(grant_id, name, fence).await {
+                Freed::Locked => assert!(began.elapsed() < patience(), "{LOCKED}"),
+                freed => return freed,
+            }
+        }
+    }
+
+    pub(crate) async fn try_release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> Freed {
         let ask = ReleaseAsk {
             name: named(name),
             grant_id,

@@ -114,7 +114,7 @@ async fn client<P: Place>(place: P, campaign: Arc<Campaign>) -> Vec<Granted> {
         }
         assert!(holders[n].swap(false, Ordering::SeqCst));
         loop {
-            let freed = client.release(ask.grant_id, NAMES[n], fence);
+            let freed = client.try_release(ask.grant_id, NAMES[n], fence);
             match late.passes_on(freed).await {
                 Freed::Released | Freed::Passed(_) => break,
                 Freed::Locked => {}

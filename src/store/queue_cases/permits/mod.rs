@@ -7,8 +7,10 @@ mod order;
 mod pace;
 pub(crate) mod stress;
 
-use std::time::Duration;
+use std::slice;
+use std::time::{Duration, Instant};
 
+use rowlock_test::patience;
 use uuid::Uuid;
 
 use super::{Client, LOCKED, PermitAsk, Place, TTL, confirm_ask, named};
@@ -87,8 +89,14 @@ impl<P: Place> Client<P> {
             fence: permit.number,
             was_queued: false,
         };
-        let freed = self.conn.lease_release(&[ask]).await.unwrap();
-        freed.into_iter().next().expect("one outcome")
+        let began = Instant::now();
+        loop {
+            let freed = self.conn.lease_release(slice::from_ref(&ask)).await;
+            match freed.unwrap().remove(0) {
+                Freed::Locked => assert!(began.elapsed() < patience(), "{LOCKED}"),
+                freed => return freed,
+            }
+        }
     }
 
     pub(super) async fn passes(&mut self, why: PassWhy) -> Passed {
@@ -105,8 +113,13 @@ impl<P: Place> Client<P> {
     pub(super) async fn confirms(&mut self, waits: &Asked) -> Confirmed {
         let grant_id = waits.ask.join.grant_id;
         let ask = confirm_ask(named("a").permit(grant_id), grant_id);
-        let confirmed = self.conn.queue_confirm(&ask).await.unwrap();
-        confirmed.expect(LOCKED)
+        let began = Instant::now();
+        loop {
+            if let Some(confirmed) = self.conn.queue_confirm(&ask).await.unwrap() {
+                return confirmed;
+            }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
+        }
     }
 
     pub(super) async fn looks(&mut self, waits: &Asked) -> Looked {
@@ -127,8 +140,13 @@ impl<P: Place> Client<P> {
             fence: permit.number,
             weight,
         };
-        let weighed = self.conn.permit_weigh(&ask).await.unwrap();
-        weighed.expect(LOCKED)
+        let began = Instant::now();
+        loop {
+            if let Some(weighed) = self.conn.permit_weigh(&ask).await.unwrap() {
+                return weighed;
+            }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
+        }
     }
 
     /// What is used of the name, by its row and by its permits.
