@@ -1,7 +1,6 @@
 //! The queue on a server: `ROWLOCK_TEST_POSTGRES_URL`. Each test has a schema of its own.
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use rowlock_test::patience;
 use sqlx::postgres::{PgConnectOptions, PgListener};
