@@ -183,7 +183,7 @@ async fn a_transaction_whose_turn_does_not_come_in_time_is_tried_again() {
     let (first, end) = busy(&pool(&dir, 1).await).await;
     let file = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
     let short = SqlitePoolOptions::new().acquire_timeout(Duration::from_millis(20));
-    let short = short.connect_with(file).await.unwrap();
+    let short = short.connect_lazy_with(file);
     let tries = Retry::new().attempts(1_000);
     let mut next = Box::pin(tries.run(&short, |tx| async move {
         drop(tx);

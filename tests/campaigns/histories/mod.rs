@@ -97,6 +97,7 @@ mod raw_queue;
 mod waiters;
 mod worker;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -111,7 +112,7 @@ use rand::Rng;
 pub(crate) use raw::Variant;
 pub(crate) use raw_permit::Flaw;
 use rowlock::Engine;
-use rowlock_test::{Crew, Db};
+use rowlock_test::{Crew, Db, patience};
 use serde::{Deserialize, Serialize};
 use waiters::Outcomes;
 
@@ -283,6 +284,7 @@ struct Traffic<'a> {
     started: u64,
     role: Box<dyn Fn(u64) -> Role>,
     has_strikes: bool,
+    has_queues: bool,
     /// How many operations have begun.
     asked: usize,
     events: Vec<Event>,
@@ -311,6 +313,11 @@ impl<'a> Traffic<'a> {
             started: PROCESSES,
             role: Box::new(role),
             has_strikes: matches!(means, Means::Library | Means::Permits),
+            has_queues: !matches!(
+                means,
+                Means::RawPermits(_)
+                    | Means::Raw(Variant::Sound | Variant::Blind | Variant::Forgetful)
+            ),
             asked: 0,
             events: Vec::new(),
         }
@@ -318,20 +325,22 @@ impl<'a> Traffic<'a> {
 
     /// Lets them work, and looks at the queues.
     async fn run(mut self, time: Duration) -> Past {
-        let (db, mut seen) = (self.db, BTreeSet::new());
+        let (db, seen) = (self.db, RefCell::default());
         tokio::select! {
-            () = self.work(time) => {}
-            never = waiters::watch(db, &mut seen) => match never {},
+            () = self.work(time, &seen) => {}
+            never = waiters::watch(db, &seen) => match never {},
         }
-        self.end(&seen)
+        self.end(&seen.into_inner())
     }
 
     /// Processes that use the library are killed or paused every now and then.
-    async fn work(&mut self, time: Duration) {
-        let (started, enough) = (Instant::now(), least(time));
+    async fn work(&mut self, time: Duration, seen: &RefCell<BTreeSet<u64>>) {
+        let started = Instant::now();
         let mut strike = self.has_strikes.then_some(started);
-        // A machine that is so slow that this does not help has another fault.
-        while started.elapsed() < time || (self.asked < enough && started.elapsed() < 5 * time) {
+        // A slow machine takes longer over a history that proves something.
+        while started.elapsed() < time
+            || !self.is_enough(time, seen) && started.elapsed() < patience()
+        {
             self.take_in();
             self.crew.wake();
             if let Some(due) = strike.filter(|due| *due <= Instant::now()) {
@@ -344,6 +353,14 @@ impl<'a> Traffic<'a> {
             // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// There were enough operations, and of the waiters some were granted the name and some were cut off.
+    fn is_enough(&self, time: Duration, seen: &RefCell<BTreeSet<u64>>) -> bool {
+        let waited = Outcomes::of(&seen.borrow(), &self.events);
+        self.asked >= least(time)
+            && (waited.granted > 0 || !self.has_queues)
+            && (waited.open > 0 || !self.has_strikes)
     }
 
     fn take_in(&mut self) {

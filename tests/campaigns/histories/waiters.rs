@@ -1,6 +1,7 @@
 //! Looks at the queues while the processes work. The holder in a waiter's row is the number of its acquire, so the history tells what became
 //! of it. A waiter that comes and goes between two looks is not counted.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::fmt;
@@ -15,7 +16,7 @@ use super::event::{Answer, Event};
 const PACE: Duration = Duration::from_millis(20);
 
 /// Adds the acquires that have a waiter to `seen`, until it is dropped.
-pub(crate) async fn watch(db: &Db, seen: &mut BTreeSet<u64>) -> Infallible {
+pub(crate) async fn watch(db: &Db, seen: &RefCell<BTreeSet<u64>>) -> Infallible {
     let mut pace = interval(PACE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -24,7 +25,8 @@ pub(crate) async fn watch(db: &Db, seen: &mut BTreeSet<u64>) -> Infallible {
             sqlx::query_scalar("SELECT holder FROM rowlock_waiter").fetch_all(pool).await.unwrap()
         });
         let acquires = holders.iter().map(|holder| holder.parse::<u64>());
-        seen.extend(acquires.map(|id| id.expect("the number of an acquire")));
+        seen.borrow_mut()
+            .extend(acquires.map(|id| id.expect("the number of an acquire")));
     }
 }
 
