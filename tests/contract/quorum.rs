@@ -147,7 +147,7 @@ on_every_engine! {
         let three = Three::of(db).await;
         let quorum = three.quorum().await;
         let clients = three.clients().await;
-        let ttl = Duration::from_millis(1_500);
+        let ttl = Duration::from_secs(5);
         let held = quorum.lock("a").ttl(ttl).acquire().await.unwrap();
         eventually("all have granted it", async || holders(&clients, "a").await == 3).await;
         for client in &clients {
