@@ -208,7 +208,7 @@ on_every_engine! {
             *keep = Some(db.lock_row(held.name().as_str()).await);
             Ok(7)
         }
-        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(3));
         let rowlock = builder.connect(&db.url).await.unwrap();
         let mut tx = None;
         assert_eq!(lock_the_row(&rowlock, db, &mut tx).await.unwrap(), 7);

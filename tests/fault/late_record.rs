@@ -176,10 +176,13 @@ async fn stopped(idempotency: &Idempotency, late: &Process, key: &str) -> Option
     let over = tokio::time::Instant::now() + pause;
     late.signal(Signal::SIGSTOP);
     let asking = idempotency.clone().wait(pause);
-    let begun = asking.begin("late", key, &request()).await.unwrap();
-    tokio::time::sleep_until(over).await;
-    late.signal(Signal::SIGCONT);
-    match begun {
+    let request = request();
+    // If it was stopped while it had SQLite's file, the answer comes when it goes on.
+    let (begun, ()) = tokio::join!(asking.begin("late", key, &request), async {
+        tokio::time::sleep_until(over).await;
+        late.signal(Signal::SIGCONT);
+    });
+    match begun.unwrap() {
         Begun::New(guard) => Some(guard),
         Begun::InFlight(_) => None,
         other => panic!("{other:?}"),
