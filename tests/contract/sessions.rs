@@ -209,9 +209,9 @@ on_every_engine! {
 
     async fn a_name_whose_release_the_database_has_lost_is_free_again(db: &Db) {
         let two = client(db, LONG).await;
-        let builder = Rowlock::builder().session_ttl(SHORT);
+        let builder = Rowlock::builder().session_ttl(Duration::from_secs(5));
         // A release that is not answered by then was given up.
-        let builder = builder.operation_timeout(Duration::from_millis(200));
+        let builder = builder.operation_timeout(Duration::from_secs(1));
         let one = builder.connect(&db.url).await.unwrap();
         let (a, b) = (take(&one, "a").await, take(&one, "b").await);
         let name = db.bytes("a");
