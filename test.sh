@@ -125,6 +125,17 @@ group() { # group NAME ARGUMENT…: runs a group of tests
   awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$log" >>"$table"
 }
 
+# These mostly wait: for servers that start, and for time to pass. Others use the processors meanwhile.
+galera_and_cluster() { group galera --test galera; group cluster --test cluster; }
+fault() { group fault --test fault; }
+beside() { # beside FUNCTION: runs groups in the background, in a process group of their own: the end of this script ends it
+  set -m
+  "$1" >"$dir/beside" 2>&1 &
+  waiting=$!
+  set +m
+}
+join() { wait "$waiting"; waiting=; cat "$dir/beside"; }
+
 began=$(now)
 if [ $quick = 1 ]; then
   cargo test --workspace --locked --no-run --lib --test tidy --test contract --test campaigns --test fault --test http
@@ -143,17 +154,7 @@ if [ $quick = 1 ]; then
   group judges --test campaigns --test fault -- judge_
   group http --test http
 else
-  # These mostly wait: for servers that start, and for time to pass. The others use the processors meanwhile. A process group of its own:
-  # the end of this script ends it.
-  set -m
-  {
-    group galera --test galera
-    group cluster --test cluster
-    group fault --test fault
-    group campaigns --test campaigns
-  } >"$dir/waiting" 2>&1 &
-  waiting=$!
-  set +m
+  beside galera_and_cluster
   group unit --lib --bins -- --skip store::
   group "store cases" --lib -- store::
   for engine in sqlite postgres mariadb mysql; do
@@ -166,9 +167,10 @@ else
   group examples --test sale --test inbox --test shop --test layer --test program
   group benches --test race
   group doc --exclude rowlock-macros --doc # its pages are tests of rowlock
-  wait $waiting
-  waiting=
-  cat "$dir/waiting"
+  join
+  beside fault
+  group campaigns --test campaigns
+  join
 fi
 
 if [ $times = 1 ]; then
