@@ -121,7 +121,8 @@ fn every_test_program_is_in_a_group() {
             let is_program = path.join("main.rs").exists()
                 || path.extension().is_some_and(|extension| extension == "rs");
             let name = path.file_stem().unwrap().to_str().unwrap();
-            let mut runs = script.split(&format!("--test {name}")).skip(1);
+            let program = format!("--test {name}");
+            let mut runs = script.split(&program).skip(1);
             let is_run =
                 runs.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
             assert!(!is_program || is_run, "test.sh runs no program {name}");
