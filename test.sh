@@ -66,7 +66,7 @@ export TMPDIR=$dir # also for the servers that tests start themselves: the end o
 waiting=
 stop() {
   trap - EXIT INT TERM
-  [ -z "$waiting" ] || kill -- -"$waiting"
+  [ -z "$waiting" ] || kill -- -"$waiting" 2>/dev/null || true
   for server in "$dir"/*/; do
     [ -e "$server/engine" ] && docker/servers.sh stop "$server" || true
   done
@@ -134,7 +134,13 @@ beside() { # beside FUNCTION: runs groups in the background, in a process group 
   waiting=$!
   set +m
 }
-join() { wait "$waiting"; waiting=; cat "$dir/beside"; }
+join() { # prints what they said, and fails if they could not run
+  local code=0
+  wait "$waiting" || code=$?
+  waiting=
+  cat "$dir/beside"
+  return $code
+}
 
 began=$(now)
 if [ $quick = 1 ]; then
