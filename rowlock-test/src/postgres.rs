@@ -61,13 +61,7 @@ pub(crate) const KIND: Kind = Kind {
             new
         })
     },
-    drop_migrated: |server, name| {
-        if std::env::var("NODROP").is_ok() {
-            Box::pin(async {})
-        } else {
-            (KIND.drop)(server, name)
-        }
-    },
+    drop_migrated: |server, name| (KIND.drop)(server, name),
     open_transactions: |db| {
         let is_open = "pid <> pg_backend_pid() AND xact_start IS NOT NULL";
         Box::pin(sessions(db, is_open))

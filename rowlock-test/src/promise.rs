@@ -25,12 +25,14 @@ macro_rules! on_every_engine {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
                     let db = $crate::Db::$make(rowlock::Engine::$engine).await;
-                    // If a promise is broken, its event may never come.
-                    let test = super::promise::$name(&db);
-                    tokio::time::timeout($crate::patience(), test)
+                    // If a promise is broken, its event may never come. An event that is waited for by name says so first.
+                    let test = async {
+                        super::promise::$name(&db).await;
+                        db.remove().await;
+                    };
+                    tokio::time::timeout(2 * $crate::patience(), test)
                         .await
                         .expect("done within a test's patience");
-                    db.remove().await;
                 }
             )*
         }

@@ -1,8 +1,10 @@
 //! `rowlock run`: the command, its exit code, its signals, and the loss of its lock.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
+use rowlock_test::patience;
 use serde_json::Value;
 
 use crate::shell::{Shell, code, stderr, stdout};
@@ -124,13 +126,16 @@ fn a_lost_lock_stops_the_command_and_its_whole_group() {
 fn a_command_that_does_not_stop_is_killed_after_the_grace_with_its_children() {
     let shell = Shell::new();
     // The child of the command inherits the output: reading to its end waits for it as well.
-    let running = shell.start(
-        &["a", "--ttl", "900ms", "--grace", "300ms"],
-        "trap '' TERM; echo up; (trap '' TERM; sleep 3600) & while :; do sleep 0.1; done",
+    let long = 2 * patience();
+    let script = format!(
+        "trap '' TERM; echo up; (trap '' TERM; sleep {}) & while :; do sleep 0.1; done",
+        long.as_secs()
     );
+    let began = Instant::now();
+    let running = shell.start(&["a", "--ttl", "900ms", "--grace", "300ms"], &script);
     assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
-    // It would sleep for an hour.
     assert_eq!(running.end().0, 76);
+    assert!(began.elapsed() < patience(), "the child went on");
 }
 
 #[test]

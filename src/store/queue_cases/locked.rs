@@ -1,5 +1,7 @@
 //! Rows that a transaction has locked.
 
+use rowlock_test::takes_less_than;
+
 use super::*;
 
 /// While the transaction goes on.
@@ -19,13 +21,17 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     other.run(P::LOCK).await;
 
     for _ in 0..3 {
-        let joined = client.try_join(&ask).await;
-        assert!(joined.is_none(), "{joined:?}");
-        let release = PassWhy::Ended(first.ask.grant_id);
-        for why in [PassWhy::Stuck, second.leaves(), release] {
-            assert_eq!(client.try_pass("a", why).await, None);
-        }
-        assert_eq!(client.try_confirm(&first).await, None);
+        // One that waits as long as the session lets it takes at least a second.
+        takes_less_than(Duration::from_secs(1), async || {
+            let joined = client.try_join(&ask).await;
+            assert!(joined.is_none(), "{joined:?}");
+            let release = PassWhy::Ended(first.ask.grant_id);
+            for why in [PassWhy::Stuck, second.leaves(), release] {
+                assert_eq!(client.try_pass("a", why).await, None);
+            }
+            assert_eq!(client.try_confirm(&first).await, None);
+        })
+        .await;
         // A look waits for nothing.
         let looked = client.look(&second).await;
         assert!(matches!(looked, Looked::Waiting { .. }), "{looked:?}");
