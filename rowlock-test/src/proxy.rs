@@ -17,6 +17,8 @@ pub enum Mode {
     Pass,
     /// The next request reaches the server. Its answer does not come back, and the connection is cut.
     CutNextAnswer,
+    /// As [`CutNextAnswer`](Self::CutNextAnswer). From then on the proxy is [`Silent`](Self::Silent).
+    CutAndSilent,
     /// As [`CutNextAnswer`](Self::CutNextAnswer), for the next request of many operations.
     CutNextBatch,
     /// The proxy keeps the next request, and cuts its connection. [`Proxy::deliver`] passes the request to the server.
@@ -180,7 +182,7 @@ async fn connection(
                     return kept.answered.notify_one();
                 }
                 asked |= match *mode.borrow() {
-                    Mode::CutNextAnswer => true,
+                    Mode::CutNextAnswer | Mode::CutAndSilent => true,
                     Mode::CutNextBatch => count >= BATCH,
                     _ => false,
                 };
@@ -198,6 +200,9 @@ async fn connection(
                 // The server has run the request. Its answer and the connection are lost.
                 let cuts = [Mode::CutNextAnswer, Mode::CutNextBatch];
                 if asked && cuts.into_iter().any(|cut| disarm(&mode, cut)) {
+                    return;
+                }
+                if asked && becomes(&mode, Mode::CutAndSilent, Mode::Silent) {
                     return;
                 }
                 let current = *changes.borrow();
@@ -249,10 +254,15 @@ fn contains(request: &[u8], text: &str) -> bool {
 
 /// Whether the mode is `armed`. If it is, this ends the mode.
 fn disarm(mode: &watch::Sender<Mode>, armed: Mode) -> bool {
+    becomes(mode, armed, Mode::Pass)
+}
+
+/// Whether the mode is `armed`. If it is, it is `next` from now on.
+fn becomes(mode: &watch::Sender<Mode>, armed: Mode, next: Mode) -> bool {
     mode.send_if_modified(|mode| {
         let is_armed = *mode == armed;
         if is_armed {
-            *mode = Mode::Pass;
+            *mode = next;
         }
         is_armed
     })

@@ -1,11 +1,13 @@
 //! The queue of a name: who waits, and tasks that wait.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rowlock::{Error, Held, Lock, ReleaseOutcome, Rowlock, WaiterInfo};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
-use crate::eventually;
+use crate::{eventually, patience};
 
 /// A task that waits for a name.
 pub type Waiting = JoinHandle<Result<Held, Error>>;
@@ -25,8 +27,18 @@ pub async fn queue_of(rowlock: &Rowlock, name: &str) -> Vec<String> {
 
 /// Waits until the queue of a name is these waiters, in this order.
 pub async fn queue_is(rowlock: &Rowlock, name: &str, holders: &[&str]) {
-    let what = format!("the queue of {name} is {holders:?}");
-    eventually(&what, async || queue_of(rowlock, name).await == holders).await;
+    let mut queue = Vec::new();
+    let is_it = async {
+        while queue != holders {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            queue = queue_of(rowlock, name).await;
+        }
+    };
+    let in_time = timeout(patience(), is_it).await;
+    assert!(
+        in_time.is_ok(),
+        "the queue of {name} is {queue:?}, and never {holders:?}"
+    );
 }
 
 /// A task that waits for a name with the settings of `with`. It is in the queue when this returns.

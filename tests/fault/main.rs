@@ -96,6 +96,7 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         ),
         trial("late_response_after_a_kill", engine, late_response::killed),
         trial("queue_cut_while_waiting", engine, queue_cut::waiting),
+        trial("queue_cut_while_locked", engine, queue_cut::locked),
         trial("queue_cut_and_gone", engine, queue_cut::gone),
         trial("leader_cut_off", engine, leader_cut::cut_off),
         trial("cut_after_the_request", engine, cut::cut),

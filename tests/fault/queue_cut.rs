@@ -5,7 +5,8 @@ use std::time::Duration;
 use rand::Rng;
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{
-    Db, Mode, Proxy, eventually, join, queue_is, queue_of, release, take, through_proxy, turns,
+    Db, Mode, Proxy, eventually, join, patience, queue_is, queue_of, release,
+    renewals_are_connected, take, through_proxy, turns,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ pub(crate) async fn waiting(engine: Engine) {
         let held = take(&other, "a", TTL).await;
         assert!(held.fence() > fence);
         let lock = rowlock.lock("a").holder("waiter");
-        let waiter = tokio::spawn(async move { lock.acquire().await });
+        let mut waiter = tokio::spawn(async move { lock.acquire().await });
         if let Lost::Joining = lost {
             cut_soon(&proxy).await;
         }
@@ -44,7 +45,10 @@ pub(crate) async fn waiting(engine: Engine) {
             // The looks go on.
             eventually("an answer was cut", async || proxy.mode() == Mode::Pass).await;
         }
-        queue_is(&other, "a", &["waiter", "next"]).await;
+        tokio::select! {
+            ended = &mut waiter => panic!("round {round}, {lost:?}: the waiter has ended: {ended:?}"),
+            () = queue_is(&other, "a", &["waiter", "next"]) => {}
+        }
         if let Lost::Granted = lost {
             let ((), ()) = tokio::join!(release(&held), cut_soon(&proxy));
         } else {
@@ -70,6 +74,48 @@ pub(crate) async fn waiting(engine: Engine) {
     }
     assert!(cuts > ROUNDS / 2, "{cuts} answers were cut");
     println!("queue {engine}: {cuts} of {ROUNDS} waiters lost an answer, and kept their places");
+    db.remove().await;
+}
+
+/// The answer to the request to join is lost, and a transaction has the row locked when the request is sent again. The task keeps its place.
+pub(crate) async fn locked(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let builder = Rowlock::builder().operation_timeout(patience());
+    let (rowlock, other) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let of = |rowlock: &Rowlock| rowlock.semaphore("s", 1).ttl(TTL);
+    let held = of(&other).acquire().await.unwrap();
+    // This opens the session: the next request joins.
+    assert!(of(&rowlock).try_acquire().await.unwrap().held().is_none());
+    rowlock.flush().await;
+
+    proxy.set(Mode::CutAndSilent);
+    let asks = of(&rowlock).holder("waiter");
+    let waiter = tokio::spawn(async move { asks.acquire().await });
+    eventually("an answer was cut", async || proxy.mode() == Mode::Silent).await;
+    queue_is(&other, "s", &["waiter"]).await;
+    let position = db.number("SELECT position FROM rowlock_waiter").await;
+
+    let tx = db.lock_row("s").await;
+    let before = proxy.requests();
+    proxy.set(Mode::Pass);
+    eventually("it was sent again, and refused", async || {
+        proxy.requests() > before + 25
+    })
+    .await;
+    tx.release().await;
+
+    let asks = of(&other).holder("next");
+    let next = tokio::spawn(async move { asks.acquire().await });
+    queue_is(&other, "s", &["waiter", "next"]).await;
+    release(&held).await;
+    let waiter = waiter.await.unwrap().unwrap();
+    let passed = "SELECT passed FROM rowlock_lock WHERE capacity > 0";
+    assert_eq!(db.number(passed).await, position, "it has joined twice");
+    assert!(!next.is_finished(), "two have their turn");
+    release(&waiter).await;
+    assert_eq!(turns([next]).await, [0]);
     db.remove().await;
 }
 

@@ -105,6 +105,10 @@ impl Verb for Join {
             return Next::Then(task.into());
         }
         let fate = task.head.fate;
+        if outcome.is_none() && fate.in_doubt() && !fate.give_up.has_passed() {
+            // An earlier sending may have queued it: another ask would be behind those who came meanwhile.
+            return Next::Later(task.into());
+        }
         let undo = fate.in_doubt().then(|| task.verb.undone(&fate));
         let Self {
             ask,
