@@ -3,7 +3,7 @@
 //! Neither server copies a database, and making the tables takes a tenth of a second. So a database whose test has ended is emptied, and
 //! the next test takes it. It is dropped instead if a client of the test still uses it, or if the test changed what the tables are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::mysql::sessions;
 use crate::with_database;
 
 /// For each server, the names of the databases.
-static IDLE: LazyLock<Mutex<HashMap<String, Vec<String>>>> = LazyLock::new(Mutex::default);
+static IDLE: LazyLock<Mutex<HashMap<String, VecDeque<String>>>> = LazyLock::new(Mutex::default);
 
 /// For each server, what the tables are after the migrations.
 static MADE: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
@@ -47,8 +47,7 @@ async fn run(conn: &mut MySqlConnection, sql: String) {
 /// A database with the tables of rowlock: one that is idle, or else a new one, with this name.
 pub(crate) async fn take(engine: Engine, server: &str, name: String) -> String {
     let mut admin = MySqlConnection::connect(server).await.unwrap();
-    let idle = IDLE.lock().unwrap().get_mut(server).and_then(Vec::pop);
-    let taken = if let Some(idle) = idle {
+    let taken = if let Some(idle) = idle(&mut admin, server).await {
         idle
     } else {
         run(&mut admin, format!("CREATE DATABASE {name}; USE {name}")).await;
@@ -65,6 +64,18 @@ pub(crate) async fn take(engine: Engine, server: &str, name: String) -> String {
     taken
 }
 
+/// The database that has been idle for longest. A client of its last test may have connected again: then the database is dropped.
+async fn idle(admin: &mut MySqlConnection, server: &str) -> Option<String> {
+    loop {
+        let pop = VecDeque::pop_front;
+        let name = IDLE.lock().unwrap().get_mut(server).and_then(pop)?;
+        if sessions(admin, &name).await.is_empty() {
+            return Some(name);
+        }
+        run(admin, format!("DROP DATABASE {name}")).await;
+    }
+}
+
 /// Empties the database for the next test, or drops it.
 pub(crate) async fn give_back(server: &str, name: &str) {
     let database = with_database(server, name);
@@ -79,7 +90,7 @@ pub(crate) async fn give_back(server: &str, name: &str) {
     admin.close().await.unwrap();
     let mut idle = IDLE.lock().unwrap();
     let idle = idle.entry(server.to_owned()).or_default();
-    idle.push(name.to_owned());
+    idle.push_back(name.to_owned());
 }
 
 /// Whether all clients of the test have closed their connections. A client that is still there could write for the next test.

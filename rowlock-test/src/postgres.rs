@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::sync::OnceCell;
 
 use crate::kind::{Kind, New};
-use crate::{App, Db, with_database};
+use crate::{App, Db, eventually, with_database};
 
 pub(crate) const KIND: Kind = Kind {
     one_writer: false,
@@ -77,11 +77,19 @@ async fn sessions(db: &Db, condition: &str) -> i64 {
 }
 
 async fn create(server: &str, name: String, template: &str) -> New {
-    administer(
-        server,
-        format!("CREATE DATABASE {name} TEMPLATE {template}"),
-    )
-    .await;
+    let create = format!("CREATE DATABASE {name} TEMPLATE {template}");
+    let is_made = async || {
+        let mut admin = PgConnection::connect(server).await.unwrap();
+        let create = sqlx::raw_sql(AssertSqlSafe(create.as_str()));
+        let made = create.execute(&mut admin).await;
+        admin.close().await.unwrap();
+        match made {
+            // object_in_use: a cleaner of the server's own is in the template.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55006") => false,
+            made => made.map(|_| true).unwrap(),
+        }
+    };
+    eventually("the template is not in use", is_made).await;
     let url = with_database(server, &name);
     let pool = PgPoolOptions::new().max_connections(4);
     let pool = pool.connect(&url).await.unwrap();

@@ -1,6 +1,7 @@
 //! Tests of programs without libtest's harness.
 
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc;
 
 use libtest_mimic::{Failed, Trial};
 use rowlock::Engine;
@@ -37,8 +38,13 @@ pub fn lone_trial<F: Future<Output = ()>>(
                 done.expect("done within the patience of a test");
             });
         };
-        let ended = thread.spawn(test).unwrap().join();
+        let (tell, told) = mpsc::channel();
+        let test = thread.spawn(move || tell.send(catch_unwind(AssertUnwindSafe(test))));
+        test.unwrap();
+        // The runtime's limit cannot end a test that blocks the thread.
+        let ended = told.recv_timeout(2 * PATIENCES * patience());
+        let ended = ended.map_err(|_| Failed::from("the test blocks its thread, for ever"))?;
         ended.unwrap_or_else(|panic| resume_unwind(panic));
-        Ok::<(), Failed>(())
+        Ok(())
     })
 }

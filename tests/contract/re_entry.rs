@@ -164,7 +164,7 @@ on_every_engine! {
     async fn a_loss_is_the_loss_of_all_holds_and_entering_again_takes_a_fresh_grant(db: &Db) {
         let rowlock = db.rowlock().await;
         let me = rowlock.owner();
-        let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_secs(2));
+        let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_secs(6));
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
         assert!(rowlock.force_release("a").await.unwrap().is_some());
         // Until a renewal tells, this process takes the lease for held.
