@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use rowlock::{Held, Rowlock};
+use rowlock::{Held, Rowlock, TryAcquire};
 
 use crate::patience;
 
@@ -20,16 +20,20 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: imp
     }
 }
 
-/// Takes a lock that must be free.
+/// Takes a lock that must be free. (Another verb may have its row locked for a moment: then nobody is told as its holder.)
 pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
-    rowlock
-        .lock(name)
-        .ttl(ttl)
-        .try_acquire()
-        .await
-        .unwrap()
-        .held()
-        .expect("the name is free")
+    let deadline = tokio::time::Instant::now() + patience();
+    let lock = rowlock.lock(name).ttl(ttl);
+    loop {
+        let busy = match lock.try_acquire().await.unwrap() {
+            TryAcquire::Held(held) => return held,
+            TryAcquire::Busy(busy) => busy,
+        };
+        let is_a_moment = busy.holder.is_none() && busy.quarantine.is_none() && busy.waiters == 0;
+        let has_time = tokio::time::Instant::now() < deadline;
+        assert!(is_a_moment && has_time, "the name is free: {busy}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// Waits until the lease is renewed once more.
