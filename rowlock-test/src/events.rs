@@ -40,6 +40,6 @@ pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
 pub async fn renewed(held: &Held) {
     let until = held.deadline();
     while held.deadline() == until {
-        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -174,7 +174,7 @@ on_every_engine! {
     }
 
     async fn a_result_is_kept_later_when_the_database_does_not_answer(db: &Db) {
-        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(3));
         let rowlock = builder.connect(&db.url).await.unwrap();
         let (locked, runs) = (Mutex::new(None), AtomicU32::new(0));
         let call = async || lock_the_record(&rowlock, db, &locked, &runs).await;
@@ -189,7 +189,7 @@ on_every_engine! {
     }
 
     async fn a_call_that_is_dropped_after_its_work_keeps_the_result(db: &Db) {
-        let time = Duration::from_millis(600);
+        let time = Duration::from_secs(2);
         let builder = Rowlock::builder().operation_timeout(time);
         let rowlock = builder.connect(&db.url).await.unwrap();
         let (locked, runs) = (Mutex::new(None), AtomicU32::new(0));

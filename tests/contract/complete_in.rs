@@ -8,7 +8,7 @@ use rowlock_test::{
 };
 
 /// A lease, short enough to wait for its end.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 
 async fn table(db: &Db) {
     db.execute("CREATE TABLE payment (id VARCHAR(40) NOT NULL)")

@@ -152,7 +152,7 @@ on_every_engine! {
 
     async fn force_release_frees_a_name_and_tells_who_had_it(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = one.lock("a").ttl(Duration::from_secs(3)).acquire().await.unwrap();
+        let held = one.lock("a").ttl(Duration::from_secs(6)).acquire().await.unwrap();
         let was = two.force_release("a").await.unwrap().unwrap();
         assert_eq!(was.fence, held.fence());
         assert_eq!(two.force_release("a").await.unwrap(), None);

@@ -84,7 +84,7 @@ on_every_engine! {
         let held = take(&one, "lock", TTL).await;
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
-        let quick = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let quick = Rowlock::builder().operation_timeout(Duration::from_secs(3));
         let quick = quick.connect(&db.url).await.unwrap();
         assert!(quick.forget("lock").await.is_err());
         tx.commit().await.unwrap();

@@ -63,7 +63,7 @@ on_every_engine! {
     }
 
     async fn only_a_holder_raises_its_fence(db: &Db) {
-        let rowlock = Rowlock::builder().operation_timeout(Duration::from_millis(300));
+        let rowlock = Rowlock::builder().operation_timeout(Duration::from_secs(2));
         let rowlock = rowlock.connect(&db.url).await.unwrap();
         let held = take(&rowlock, "a", TTL).await;
         for at_least in [-1, i64::MAX] {

@@ -39,7 +39,7 @@ fn is_lost<T: std::fmt::Debug>(changed: &Result<T, Error>) {
 
 on_every_engine! {
     async fn a_pinned_lease_keeps_its_fence(db: &Db) {
-        let quick = Rowlock::builder().operation_timeout(Duration::from_millis(300));
+        let quick = Rowlock::builder().operation_timeout(Duration::from_secs(2));
         let one = quick.connect(&db.url).await.unwrap();
         let held = take(&one, "a", TTL).await;
         let before = held.fence();
@@ -163,11 +163,11 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let mut tasks = JoinSet::new();
         for n in 0..40 {
-            // A renewal comes every 100 ms.
-            let lock = one.lock(format!("a{n}")).ttl(Duration::from_secs(1));
+            // A renewal comes every second.
+            let lock = one.lock(format!("a{n}")).ttl(Duration::from_secs(3));
             tasks.spawn(async move {
                 let held = lock.acquire().await.unwrap();
-                tokio::time::sleep(Duration::from_millis(300 + n * 3)).await;
+                tokio::time::sleep(Duration::from_millis(900 + n * 9)).await;
                 assert_eq!(held.release_in(Duration::ZERO).await.unwrap(), ReleaseOutcome::Released);
                 held
             });

@@ -40,7 +40,7 @@ struct Grant {
 
 impl Grant {
     async fn first(db: &Db, rowlock: &Rowlock, mode: Mode, end: End) -> Self {
-        let short = Duration::from_secs(1);
+        let short = Duration::from_secs(2);
         let long = Duration::from_secs(30);
         match mode {
             Mode::Lease => {

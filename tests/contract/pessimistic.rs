@@ -153,7 +153,7 @@ on_every_engine! {
 
     async fn a_busy_answer_does_not_cost_the_holder_its_lease(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&one, "a", Duration::from_secs(3)).await;
+        let held = take(&one, "a", Duration::from_secs(6)).await;
         for level in &LEVELS[..2] {
             let mut tx = db.begin_at(level).await;
             let busy = match tx.try_lock(&two, "a").await.unwrap() {
@@ -180,10 +180,10 @@ on_every_engine! {
             // From now on this client knows the name, and has seen no lease of it.
             let _ = tx.acquire(&two, &name, LONG).await.unwrap();
             tx.commit().await.unwrap();
-            let held = take(&one, &name, Duration::from_secs(3)).await;
+            let held = take(&one, &name, Duration::from_secs(5)).await;
             let mut tx = db.begin_at(level).await;
             // Longer than a lease.
-            let error = tx.acquire(&two, &name, Duration::from_secs(4)).await.unwrap_err();
+            let error = tx.acquire(&two, &name, Duration::from_secs(6)).await.unwrap_err();
             let told = matches!(
                 error,
                 Error::WaitTimeout { .. } | Error::TransactionAborted { .. } | Error::Conflict { .. }

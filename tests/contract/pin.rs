@@ -7,7 +7,7 @@ use rowlock_test::{Db, LEVELS, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 /// A lease that runs out within the test.
-const SHORT: Duration = Duration::from_millis(1_500);
+const SHORT: Duration = Duration::from_secs(4);
 
 on_every_engine! {
     async fn a_pinned_name_is_granted_to_nobody_until_the_transaction_ends(db: &Db) {

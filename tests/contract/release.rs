@@ -29,7 +29,7 @@ on_every_engine! {
     }
 
     async fn a_release_that_failed_can_be_asked_for_again(db: &Db) {
-        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(2));
         let rowlock = builder.connect(&db.url).await.unwrap();
         let held = take(&rowlock, "a", TTL).await;
         let tx = db.lock_row("a").await;
@@ -45,12 +45,12 @@ on_every_engine! {
     }
 
     async fn a_release_that_failed_and_was_done_all_the_same_is_found(db: &Db) {
-        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(2));
         let rowlock = builder.connect(&db.url).await.unwrap();
         // Before the deadline, and after it.
         for (ttl, told) in [
             (TTL, ReleaseOutcome::Released),
-            (Duration::from_secs(2), ReleaseOutcome::Lost(Loss::Expired)),
+            (Duration::from_secs(6), ReleaseOutcome::Lost(Loss::Expired)),
         ] {
             let held = take(&rowlock, "a", ttl).await;
             let deadline = held.deadline();

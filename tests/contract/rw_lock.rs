@@ -7,7 +7,7 @@ use rowlock_test::{Db, eventually, on_every_engine, queue_of, release};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// A lease that runs out within the test.
-const SHORT: Duration = Duration::from_millis(1_500);
+const SHORT: Duration = Duration::from_secs(4);
 
 /// A task that waits. It is in the queue when this returns.
 async fn join(lock: &RwLock, db: &Db, mode: Mode, holder: &str) -> JoinHandle<RwHeld> {

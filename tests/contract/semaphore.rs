@@ -6,7 +6,7 @@ use rowlock::{Error, Kind, Loss, Mode, ReleaseOutcome, Rowlock, Semaphore, TryAc
 use rowlock_test::{Db, Waiting, eventually, on_every_engine, queue_of, release};
 
 /// A permit that runs out within the test.
-const SHORT: Duration = Duration::from_millis(1_500);
+const SHORT: Duration = Duration::from_secs(4);
 
 /// A task that waits for a permit. It is in the queue when this returns.
 async fn join(semaphore: &Semaphore, db: &Db, holder: &str) -> Waiting {
@@ -308,7 +308,7 @@ on_every_engine! {
         let one = db.rowlock().await;
         let of = one.semaphore("s", 3);
         let held = [of.acquire().await.unwrap(), of.acquire().await.unwrap(), of.acquire().await.unwrap()];
-        let two = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let two = Rowlock::builder().operation_timeout(Duration::from_secs(3));
         let two = two.connect(&db.url).await.unwrap();
         let mut tx = db.begin().await;
         tx.pin(&held[0]).await.unwrap();

@@ -8,7 +8,7 @@ use rowlock_test::{Db, eventually, on_every_engine, renewed};
 /// A session that outlives the test.
 const LONG: Duration = Duration::from_mins(10);
 /// A session that is renewed within the test.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_secs(4);
 
 async fn client(db: &Db, session_ttl: Duration) -> Rowlock {
     let builder = Rowlock::builder().session_ttl(session_ttl);
@@ -209,9 +209,9 @@ on_every_engine! {
 
     async fn a_name_whose_release_the_database_has_lost_is_free_again(db: &Db) {
         let two = client(db, LONG).await;
-        let builder = Rowlock::builder().session_ttl(Duration::from_secs(5));
+        let builder = Rowlock::builder().session_ttl(Duration::from_secs(9));
         // A release that is not answered by then was given up.
-        let builder = builder.operation_timeout(Duration::from_secs(1));
+        let builder = builder.operation_timeout(Duration::from_secs(3));
         let one = builder.connect(&db.url).await.unwrap();
         let (a, b) = (take(&one, "a").await, take(&one, "b").await);
         let name = db.bytes("a");
