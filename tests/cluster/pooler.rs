@@ -109,8 +109,9 @@ async fn clients_that_start_together_exclude_each_other() {
     fences.sort_unstable();
     fences.dedup();
     assert_eq!(fences.len(), count, "a fence was granted twice");
-    let inspected = clients[0].inspect("hot").await.unwrap();
-    assert!(inspected.is_none());
+    // A lease that no task has taken goes back in the background.
+    let inspected = async || clients[0].inspect("hot").await.unwrap();
+    eventually("it is free", async || inspected().await.is_none()).await;
     drop(clients);
     it.remove().await;
 }
