@@ -20,8 +20,6 @@ use crate::role::Role;
 pub(crate) struct Machine {
     /// How far its clock is moved.
     pub(crate) skew: i64,
-    /// When the first round of the first job begins.
-    pub(super) begin: i64,
     /// How many rounds each job has.
     pub(super) rounds: i64,
 }
@@ -31,6 +29,8 @@ pub(crate) struct Machine {
 pub(super) enum Event {
     /// What its clock shows.
     Clock(i64),
+    /// It waits for the time of the first round.
+    Ready,
     /// It calls a job in this round.
     Calls(i64, i64),
     /// The job runs on it.
@@ -73,6 +73,8 @@ pub(crate) async fn work(role: &Role, machine: Machine) {
     say(Event::Clock(clock::now()));
     let rowlock = role.connect().await;
     let app = App::connect(&role.url, 4).await;
+    say(Event::Ready);
+    let begin = begin(&app).await;
     let mut all = JoinSet::new();
     for number in 0..JOBS + CARELESS {
         let at_least_for = if number < JOBS {
@@ -84,12 +86,25 @@ pub(crate) async fn work(role: &Role, machine: Machine) {
             number,
             job: job(&rowlock, number, role.ttl).at_least_for(at_least_for),
             app: app.clone(),
+            begin,
         };
         all.spawn(job.each_round(machine));
     }
     all.join_all().await;
     say(Event::Off);
     std::future::pending::<()>().await;
+}
+
+/// When the first round of the first job begins. The test tells it when all machines are ready.
+async fn begin(app: &App) -> i64 {
+    loop {
+        let begins = "SELECT COALESCE(MAX(begins), 0) FROM first_round";
+        let begins = app.number(begins).await;
+        if begins > 0 {
+            return begins;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn job(rowlock: &Rowlock, number: i64, ttl: Duration) -> Job {
@@ -103,20 +118,22 @@ struct Scheduled {
     number: i64,
     job: Job,
     app: App,
+    /// When the first round of the first job begins.
+    begin: i64,
 }
 
 impl Scheduled {
     /// When a round begins.
-    fn time(&self, machine: Machine, round: i64) -> i64 {
+    fn time(&self, round: i64) -> i64 {
         let phase = SPREAD.as_millis() * u128::try_from(self.number).unwrap();
         let phase = i64::try_from(phase).unwrap() / (JOBS + CARELESS);
-        machine.begin + phase + round * i64::try_from(EVERY.as_millis()).unwrap()
+        self.begin + phase + round * i64::try_from(EVERY.as_millis()).unwrap()
     }
 
     /// Calls the job in all rounds that are not over. A machine that starts late leaves out the rounds before.
     async fn each_round(self, machine: Machine) {
         for round in 0..machine.rounds {
-            let time = self.time(machine, round);
+            let time = self.time(round);
             if time < clock::now() {
                 continue;
             }

@@ -50,11 +50,6 @@ const TTL: Duration = Duration::from_secs(3);
 /// The longest time from the begin of a run to the kill of its machine. Every run takes longer.
 const STRIKE: Duration = Duration::from_millis(300);
 
-/// How long the machines have to start, before the clock that is most ahead comes to the first round: 3 seconds, and longer on a slow machine.
-fn start() -> Duration {
-    patience() / 40
-}
-
 /// How often each job comes, so that there are `ROWLOCK_JOB_ROUNDS` rounds in all.
 fn rounds() -> i64 {
     let all = std::env::var("ROWLOCK_JOB_ROUNDS");
@@ -66,12 +61,11 @@ fn rounds() -> i64 {
 struct Fleet {
     crew: Crew<Told>,
     url: String,
-    /// When the first round begins, by each machine's own clock, in milliseconds.
-    begin: i64,
     /// When the machine in each slot was started, at the earliest.
     started: [Instant; SKEWS.len()],
-    /// How many machines have told what their clocks show.
+    /// How many machines have told what their clocks show, and how many have come to wait for the first round.
     clocks: usize,
+    ready: usize,
     /// Whether the machine in each slot has nothing left to do.
     off: [bool; SKEWS.len()],
     /// The calls that have begun and not returned, of each process.
@@ -85,15 +79,14 @@ struct Fleet {
 
 impl Fleet {
     fn start(url: &str) -> Self {
-        let ahead = i64::try_from((DIFFER / 2 + start()).as_millis()).unwrap();
-        let (begin, started) = (clock::now() + ahead, Instant::now());
-        let roles = (0..SKEWS.len()).map(|slot| role(url, begin, slot));
+        let started = Instant::now();
+        let roles = (0..SKEWS.len()).map(|slot| role(url, slot));
         Self {
             crew: Crew::start(roles),
             url: url.to_owned(),
-            begin,
             started: [started; SKEWS.len()],
             clocks: 0,
+            ready: 0,
             off: [false; SKEWS.len()],
             calls: HashMap::new(),
             killed: Vec::new(),
@@ -125,6 +118,7 @@ impl Fleet {
                 );
                 self.clocks += 1;
             }
+            Event::Ready => self.ready += 1,
             Event::Calls(job, round) => {
                 self.calls.entry(process).or_default().insert((job, round));
             }
@@ -161,7 +155,7 @@ impl Fleet {
             self.killed.push(self.crew.kill(slot));
             self.off[slot] = false;
             self.started[slot] = now;
-            self.crew.replace(slot, &role(&self.url, self.begin, slot));
+            self.crew.replace(slot, &role(&self.url, slot));
         }
     }
 
@@ -176,10 +170,9 @@ impl Fleet {
     }
 }
 
-fn role(url: &str, begin: i64, slot: usize) -> Role {
+fn role(url: &str, slot: usize) -> Role {
     let machine = Machine {
         skew: SKEWS[slot],
-        begin,
         rounds: rounds(),
     };
     Role {
@@ -195,9 +188,22 @@ pub(crate) async fn run(engine: Engine) {
     db.execute(&format!("CREATE TABLE effect ({columns})"))
         .await;
     drop(db.rowlock().await); // the tables
+    db.execute("CREATE TABLE first_round (begins BIGINT NOT NULL)")
+        .await;
     let mut fleet = Fleet::start(&db.url);
+    let until = Instant::now() + patience();
+    while fleet.ready < SKEWS.len() {
+        assert!(Instant::now() < until, "the machines do not start");
+        fleet.take_in();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // By each machine's own clock. The clock that is most ahead comes to it in a second.
+    let ahead = i64::try_from((DIFFER / 2).as_millis()).unwrap() + 1_000;
+    let begin = clock::now() + ahead;
+    db.execute(&format!("INSERT INTO first_round VALUES ({begin})"))
+        .await;
     let rounds = rounds();
-    let longest = DIFFER + start() + SPREAD + EVERY * u32::try_from(rounds).unwrap();
+    let longest = DIFFER + SPREAD + EVERY * u32::try_from(rounds).unwrap();
     let until = Instant::now() + longest + patience();
     while fleet.off != [true; SKEWS.len()] {
         assert!(Instant::now() < until, "the machines do not come to an end");
