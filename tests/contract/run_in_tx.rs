@@ -318,7 +318,7 @@ on_every_engine! {
         if !db.one_writer() {
             // Nothing is held up: the key is in flight, others go on. (Whoever waited for the transaction would
             // have no answer before the test ends: the server's lock time-out is half as long as an operation has.)
-            let patient = Rowlock::builder().operation_timeout(Duration::from_hours(1));
+            let patient = Rowlock::builder().operation_timeout(Duration::from_mins(10));
             let idempotency = patient.connect(&db.url).await.unwrap().idempotency();
             let begun = idempotency.begin("scope", "k", &request()).await.unwrap();
             let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
