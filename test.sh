@@ -27,6 +27,7 @@
 #   ROWLOCK_CLUSTER_STARTS   (default 3, 20)       starts of nine processes at the same time, through three Galera nodes
 #   ROWLOCK_IDLE_SECONDS     (default 1, 5)        seconds after which servers end idle sessions
 #   ROWLOCK_IDLE_ROUNDS      (default 1, 13)       rounds in which clients are idle for twice that time
+#   ROWLOCK_ALL_SETTINGS     (default 0, 1)        whether every verb is tried under each variable that a session may set
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -167,6 +168,7 @@ else
     group "contract, $engine" --test contract -- $engine::
   done
   group dialect --test dialect
+  group settings --test settings
   group http --test http --test actix --test metrics
   group cli --test cli --test servers
   group macros --test refused

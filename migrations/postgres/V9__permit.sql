@@ -7,7 +7,7 @@
 -- The name of a permit. (The server puts this into the statement that calls it.)
 CREATE OR REPLACE FUNCTION rowlock_permit_name_v1(of_name bytea, of_grant uuid) RETURNS bytea
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT of_name || '\x00'::bytea || replace(of_grant::text, '-', '')::bytea
+    SELECT of_name || decode('00', 'hex') || replace(of_grant::text, '-', '')::bytea
 $$;
 
 -- Removes the permits that have expired, and those whose sessions have ended; sessions that have expired end first. Skips locked rows: a transaction
@@ -21,7 +21,7 @@ DECLARE
 BEGIN
     IF NOT recounts AND NOT EXISTS (
         SELECT FROM rowlock_lock p
-        WHERE p.name > of_name || '\x00' AND p.name < of_name || '\x01'
+        WHERE p.name > of_name || decode('00', 'hex') AND p.name < of_name || decode('01', 'hex')
           AND (p.grant_id IS NULL OR p.expires_at <= at
                OR p.session_id IS NOT NULL AND NOT EXISTS (
                    SELECT FROM rowlock_session s WHERE s.id = p.session_id AND s.expires_at > at))
@@ -33,17 +33,17 @@ BEGIN
         SELECT s.id FROM rowlock_session s
         WHERE s.expires_at <= clock_timestamp() AND s.id IN (
             SELECT p.session_id FROM rowlock_lock p
-            WHERE p.name > of_name || '\x00' AND p.name < of_name || '\x01' AND p.session_id IS NOT NULL)
+            WHERE p.name > of_name || decode('00', 'hex') AND p.name < of_name || decode('01', 'hex') AND p.session_id IS NOT NULL)
         ORDER BY s.id FOR UPDATE SKIP LOCKED);
     DELETE FROM rowlock_lock WHERE name IN (
         SELECT p.name FROM rowlock_lock p
-        WHERE p.name > of_name || '\x00' AND p.name < of_name || '\x01'
+        WHERE p.name > of_name || decode('00', 'hex') AND p.name < of_name || decode('01', 'hex')
           AND (p.grant_id IS NULL OR p.expires_at <= clock_timestamp()
                OR p.session_id IS NOT NULL AND NOT EXISTS (
                    SELECT FROM rowlock_session s WHERE s.id = p.session_id AND s.expires_at IS NOT NULL))
         ORDER BY p.name FOR UPDATE SKIP LOCKED);
     SELECT COALESCE(sum(p.weight), 0) INTO in_use FROM rowlock_lock p
-    WHERE p.name > of_name || '\x00' AND p.name < of_name || '\x01';
+    WHERE p.name > of_name || decode('00', 'hex') AND p.name < of_name || decode('01', 'hex');
     UPDATE rowlock_lock SET used = in_use WHERE name = of_name AND used <> in_use;
     RETURN in_use;
 END $$;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use sqlx::pool::PoolOptions;
-use sqlx::{AssertSqlSafe, Database, MySqlPool, PgPool, SqlitePool};
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 
 use crate::Tx;
 
@@ -29,19 +31,37 @@ macro_rules! on_app {
 impl App {
     /// A pool of another process on the same database.
     pub async fn connect(url: &str, connections: u32) -> Self {
-        fn pool<D: Database>(connections: u32) -> PoolOptions<D> {
-            let pool = PoolOptions::new().max_connections(connections);
-            // A long wait is slow, but no failure.
-            pool.acquire_timeout(Duration::from_mins(5))
+        Self::prepared(url, connections, "SELECT 1").await
+    }
+
+    /// As [`connect`](Self::connect). Each connection first runs this.
+    pub async fn prepared(url: &str, connections: u32, sql: &str) -> Self {
+        macro_rules! connect {
+            ($pool:ty) => {{
+                let sql = sql.to_owned();
+                let pool = <$pool>::new().max_connections(connections);
+                // A long wait is slow, but no failure.
+                let pool = pool.acquire_timeout(Duration::from_mins(5));
+                let pool = pool.after_connect(move |conn, _| {
+                    let sql = AssertSqlSafe(sql.clone());
+                    Box::pin(async move { sqlx::raw_sql(sql).execute(conn).await.map(|_| ()) })
+                });
+                pool.connect(url).await.unwrap()
+            }};
         }
         match url.split_once(':').unwrap().0 {
-            "postgres" | "postgresql" => {
-                Self::Postgres(pool(connections).connect(url).await.unwrap())
-            }
-            "mysql" | "mariadb" => Self::MySql(pool(connections).connect(url).await.unwrap()),
-            "sqlite" => Self::Sqlite(pool(connections).connect(url).await.unwrap()),
+            "postgres" | "postgresql" => Self::Postgres(connect!(PgPoolOptions)),
+            "mysql" | "mariadb" => Self::MySql(connect!(MySqlPoolOptions)),
+            "sqlite" => Self::Sqlite(connect!(SqlitePoolOptions)),
             other => panic!("no pool for {other}:"),
         }
+    }
+
+    /// Runs statements.
+    pub async fn execute(&self, sql: &str) -> u64 {
+        on_app!(self, pool => {
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap().rows_affected()
+        })
     }
 
     /// Reads one number.

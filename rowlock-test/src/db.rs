@@ -84,6 +84,11 @@ impl Db {
         engine_after(self.engine, n)
     }
 
+    /// The name of the database.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether only one transaction at a time can write, and locks the whole database.
     pub fn one_writer(&self) -> bool {
         self.kind.one_writer
@@ -101,9 +106,7 @@ impl Db {
 
     /// Runs a statement that is the same on every engine.
     pub async fn execute(&self, sql: &str) -> u64 {
-        on_app!(&self.app, pool => {
-            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap().rows_affected()
-        })
+        self.app.execute(sql).await
     }
 
     /// Runs a statement that the server may refuse.

@@ -278,7 +278,7 @@ impl Idempotency {
         let context = Context::new(&self.core, ask.key.subject(), "complete", P::Brand::BRAND)?;
         self.bounds().check("the outcome", outcome.bytes().len())?;
         let kept = tx.tx_keep(ask, outcome).await;
-        match kept.map_err(|fault| context.error(fault))? {
+        match context.told(kept)? {
             Finished::Ended => Ok(true),
             Finished::Superseded | Finished::Locked => Ok(false),
         }

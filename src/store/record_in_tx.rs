@@ -15,8 +15,10 @@ pub(crate) trait RecordInTxStore {
     /// that has to be rolled back. (Returns the number of the attempt only where that costs nothing.)
     async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault>;
 
-    /// In the caller's transaction: keeps the outcome of its claim. Superseded: another attempt was faster.
-    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault>;
+    /// In the caller's transaction: keeps the outcome of its claim. Superseded: another attempt was faster, or the tables that the transaction
+    /// finds by now are those of another database (the work has changed the search path).
+    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome)
+    -> Result<Told<Finished>, Fault>;
 
     /// In the caller's transaction: ends a running attempt with its outcome. A transaction that is over is a fault, on every
     /// brand.

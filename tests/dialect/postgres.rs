@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
-use rowlock_test::{Db, as_user, eventually, join, take, user_name};
+use rowlock::{Begun, Engine, Error, Outcome, ReleaseOutcome, Rowlock};
+use rowlock_test::{Db, as_user, begin_new, eventually, join, on_app, request, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -351,5 +351,50 @@ async fn a_transaction_waits_for_the_clock_with_the_row_locked() {
     }
     drop(rowlock);
     pool.close().await;
+    db.remove().await;
+}
+
+/// The work of an attempt goes to the schema of a tenant, which has tables of rowlock, too.
+#[tokio::test]
+async fn an_outcome_is_kept_where_its_key_was_claimed_or_not_at_all() {
+    let db = Db::new(Engine::Postgres).await;
+    db.execute("CREATE SCHEMA tenant; CREATE TABLE effect (n int)")
+        .await;
+    let tenant = format!("{}?options=-csearch_path%3Dtenant", db.url);
+    drop(Rowlock::connect(&tenant).await.unwrap()); // the tables
+    let rowlock = db.rowlock().await;
+    let run = async |path: &'static str, key: &str| {
+        on_app!(&db.app, pool => {
+            rowlock.idempotency().run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
+                for sql in [path, "INSERT INTO public.effect VALUES (1)"] {
+                    sqlx::raw_sql(sql).execute(&mut **tx).await?;
+                }
+                Outcome::json(&"done")
+            }).await
+        })
+    };
+    // A claim of a new key, and of one that was given back.
+    begin_new(&rowlock.idempotency(), "again")
+        .await
+        .release()
+        .await
+        .unwrap();
+    for key in ["new", "again"] {
+        let refused = run("SET LOCAL search_path = tenant, public", key).await;
+        assert!(
+            matches!(refused, Err(Error::WrongDatabase { .. })),
+            "{key}: {refused:?}"
+        );
+        let effects = "SELECT count(*) FROM effect";
+        assert_eq!(db.number(effects).await, 0, "{key}");
+        // The work sets the path back, or leaves the tables of rowlock where they were.
+        let path = "SET LOCAL search_path = tenant, public; SET LOCAL search_path = public, tenant";
+        for is_new in [true, false] {
+            let begun = run(path, key).await.unwrap();
+            assert_eq!(matches!(begun, Begun::New(_)), is_new, "{key}: {begun:?}");
+        }
+        assert_eq!(db.number(effects).await, 1, "{key}");
+        db.execute("DELETE FROM effect").await;
+    }
     db.remove().await;
 }

@@ -113,6 +113,10 @@ impl Connector for MySql {
         operation_timeout: Duration,
     ) -> Result<MySqlConnection, Fault> {
         let mut conn = self.servers[server].connect().await?;
+        let session = session(operation_timeout);
+        sqlx::raw_sql(AssertSqlSafe(session))
+            .execute(&mut conn)
+            .await?;
         if self.servers.len() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
             let said = read_alone(&mut conn, read_only).await?;
@@ -121,16 +125,6 @@ impl Connector for MySql {
                 return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
             }
         }
-        // Where a statement waits for a lock (an insert of the same new name, a forced release), the server stops before we do. Whole
-        // seconds, at least 1.
-        let session = format!(
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-             SET autocommit = 1, innodb_lock_wait_timeout = {}",
-            (operation_timeout / 2).as_secs().max(1)
-        );
-        sqlx::raw_sql(AssertSqlSafe(session))
-            .execute(&mut conn)
-            .await?;
         if is_in_galera(&mut conn).await? {
             found_cluster();
             // A connection may reach another node than the previous connection or another lane's. There, a committed grant may still be on
@@ -147,6 +141,22 @@ impl Connector for MySql {
         }
         Ok(conn)
     }
+}
+
+/// Sets all that the statements depend on: a server, a user's account and `init_connect` may have set anything.
+///
+/// Where a statement waits for a lock (an insert of the same new name, a forced release), the server stops before the client does. The lock
+/// wait is in whole seconds, at least 1.
+fn session(operation_timeout: Duration) -> String {
+    let wait = (operation_timeout / 2).as_secs().max(1);
+    format!(
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; \
+         SET autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = {wait}, timestamp = DEFAULT, \
+             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_auto_is_null = 0, \
+             sql_select_limit = 18446744073709551615, sql_big_selects = 1, group_concat_max_len = 1073741824, \
+             max_sort_length = 1024, unique_checks = 1, foreign_key_checks = 1 \
+             /*!80000 , max_execution_time = 0 */ /*M! , max_statement_time = 0, check_constraint_checks = 1 */"
+    )
 }
 
 #[async_trait(?Send)]

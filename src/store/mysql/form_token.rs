@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
-use super::statement::{hex, rows};
+use super::statement::{NOW, hex, rows};
 use crate::store::fault::Fault;
 use crate::store::form_token::{FormTokenStore, TokenAsk};
 use crate::store::in_tx::Told;
@@ -19,8 +19,8 @@ fn tx_issue_text(ask: &TokenAsk) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
-         VALUES ({scope}, {token}, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL {ttl} MICROSECOND); \
-         SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
+         VALUES ({scope}, {token}, {NOW}, {NOW} + INTERVAL {ttl} MICROSECOND); \
+         SELECT MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE"
     )
 }
 
@@ -31,9 +31,8 @@ fn tx_consume_text(ask: &TokenAsk) -> String {
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          DELETE FROM rowlock_form_token
          WHERE scope = {scope} AND token = {token}
-           AND expires_at > UTC_TIMESTAMP(6)
-               + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND; \
-         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
+           AND expires_at > {NOW}; \
+         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE"
     )
 }
 

@@ -1,7 +1,7 @@
 //! Locks in the caller's transaction: the statements.
 //!
-//! The session is the caller's, with any isolation level and any time zone. Times here are in UTC whatever the zone.
-//! (`UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times corrects it to now.)
+//! The session is the caller's, with any isolation level and any time zone. Times here are in UTC whatever the zone
+//! ([`now!`](super::statement)).
 //!
 //! A call sends one text of several statements, with literals in hexadecimal, in one round trip (on a cluster
 //! [one after the other](super::statement)):
@@ -25,7 +25,7 @@ use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
-use super::statement::{hex, rows, rows_and_changes};
+use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
@@ -35,22 +35,22 @@ use crate::store::micros;
 use crate::store::row::LockRow;
 
 /// MAX returns a row even for an empty table.
-pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LOCK IN SHARE MODE";
+pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE";
 
 const ROW: &str = concat!(
     "
 SELECT d.id,",
-    row_columns!("UTC_TIMESTAMP(6)"),
+    row_columns!(now!()),
     "
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?
-LEFT JOIN rowlock_session s ON s.id = l.session_id"
+LEFT JOIN rowlock_session s ON s.id = l.session_id LIMIT 1"
 );
 
 const VERSION: &str = "
 SELECT d.id, l.fence
 FROM rowlock_database d
 LEFT JOIN rowlock_lock l
-    ON l.name = ? AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
+    ON l.name = ? AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0 LIMIT 1";
 
 /// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE MODE, and alone
 /// reads `/*M! … */`.)
@@ -74,27 +74,32 @@ fn pin_text(ask: &PinAsk) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          SELECT grant_id = {grant_id},
-                expires_at > UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
+                expires_at > {NOW},
                 (SELECT id FROM rowlock_database)
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
-         {lock} NOWAIT{write}"
+         LIMIT 1 {lock} NOWAIT{write}"
     )
 }
 
 /// The database's row, if it is in quarantine. It is locked: under REPEATABLE READ a read without a lock would fix the snapshot.
 macro_rules! quarantine {
     () => {
-        "FROM rowlock_database q WHERE q.quarantine_until > UTC_TIMESTAMP(6)
-             + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND LOCK IN SHARE MODE"
+        concat!(
+            "FROM rowlock_database q WHERE q.quarantine_until > ",
+            now!(),
+            " LIMIT 1 LOCK IN SHARE MODE"
+        )
     };
 }
 
 /// Whether the row, which is locked, is that of a lock without a live lease.
 macro_rules! is_unheld {
     () => {
-        "capacity = 0 AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6)
-                    + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
+        concat!(
+            "capacity = 0 AND (expires_at IS NULL OR expires_at <= ",
+            now!(),
+            ")"
+        )
     };
 }
 
@@ -110,7 +115,9 @@ const IS_FREE: &str = concat!(
 
 /// The time that a quarantine lasts, in microseconds; no row: there is none.
 const QUARANTINE: &str = concat!(
-    "SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), q.quarantine_until) ",
+    "SELECT TIMESTAMPDIFF(MICROSECOND, ",
+    now!(),
+    ", q.quarantine_until) ",
     quarantine!()
 );
 
@@ -120,15 +127,14 @@ fn find_text(names: &str) -> String {
          SELECT name, fence, {IS_FREE}, {IS_UNHELD}
          FROM rowlock_lock FORCE INDEX (PRIMARY)
          WHERE name IN ({names}) ORDER BY name
-         FOR UPDATE NOWAIT"
+         {ALL} FOR UPDATE NOWAIT"
     )
 }
 
-/// The clock, also after a SLEEP in the same statement. (`SYSDATE` alone has the time zone of the application's session.)
+/// The clock in microseconds, also after a SLEEP in the same statement.
 macro_rules! clock {
     () => {
-        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)
-             + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND)"
+        concat!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', ", now!(), ")")
     };
 }
 
@@ -156,7 +162,7 @@ fn grant_text(names: &str) -> String {
              grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
          WHERE name IN ({names}); \
          SELECT (SELECT id FROM rowlock_database), fence
-         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name",
+         FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name {ALL}",
         next_fence!()
     )
 }
@@ -174,12 +180,11 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
                 @rl_fence := IF({IS_FREE}, {}, 0),
                 (SELECT id FROM rowlock_database LOCK IN SHARE MODE), {IS_UNHELD}
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name = {name}
-         FOR UPDATE NOWAIT; \
+         LIMIT 1 FOR UPDATE NOWAIT; \
          UPDATE rowlock_lock
          SET fence = @rl_fence,
              grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-         WHERE name = {name} AND fence < @rl_fence {version} AND capacity = 0
-           AND (expires_at IS NULL OR expires_at <= UTC_TIMESTAMP(6))",
+         WHERE name = {name} AND fence < @rl_fence {version} AND {IS_UNHELD}",
         next_fence!()
     )
 }
@@ -196,7 +201,7 @@ fn wait_text(names: &str, limit: Option<Duration>) -> String {
     });
     format!(
         "{select} name FROM rowlock_lock FORCE INDEX (PRIMARY)
-         WHERE name IN ({names}) AND capacity = 0 ORDER BY name FOR UPDATE"
+         WHERE name IN ({names}) AND capacity = 0 ORDER BY name {ALL} FOR UPDATE"
     )
 }
 

@@ -25,7 +25,7 @@ pub(super) use row_ends;
 
 /// The columns of a lock's row `l`, with its session `s`, when it is `$now`.
 macro_rules! row_columns {
-    ($now:literal) => {
+    ($now:expr) => {
         concat!(
             " l.name, l.grant_id, l.fence, l.holder,
               TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.acquired_at),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
 use super::in_tx::DATABASE;
-use super::statement::{execute, hex, rows, text};
+use super::statement::{NOW, execute, hex, rows, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
@@ -39,10 +39,10 @@ fn claim_new_text(ask: &ClaimAsk) -> String {
         "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
                                           fingerprint, bound, began_at, attempted_at, lease_until, retain_until,
                                           forget_at, clean_at)
-         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 0, {max_attempts},
-                {attempt_id}, {holder}, {fingerprint}, TRUE, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6),
-                UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND, UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND,
-                UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
+         SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW}), 0, {max_attempts},
+                {attempt_id}, {holder}, {fingerprint}, TRUE, {NOW}, {NOW}, {NOW},
+                {NOW} + INTERVAL {retain} MICROSECOND, {NOW} + INTERVAL {remember} MICROSECOND,
+                {NOW} + INTERVAL {retain} MICROSECOND
          FROM rowlock_database WHERE id = {database}"
     )
 }
@@ -56,13 +56,13 @@ fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
     format!(
         "UPDATE rowlock_idempotency
          SET state = 'running',
-             attempt = GREATEST(attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
-             attempt_id = {attempt_id}, holder = {holder}, fingerprint = {fingerprint}, attempted_at = UTC_TIMESTAMP(6),
-             lease_until = UTC_TIMESTAMP(6), retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND,
-             clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND
+             attempt = GREATEST(attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW})),
+             attempt_id = {attempt_id}, holder = {holder}, fingerprint = {fingerprint}, attempted_at = {NOW},
+             lease_until = {NOW}, retain_until = {NOW} + INTERVAL {retain} MICROSECOND,
+             forget_at = {NOW} + INTERVAL {remember} MICROSECOND,
+             clean_at = {NOW} + INTERVAL {retain} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt = {seen}
-           AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= UTC_TIMESTAMP(6)))
+           AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= {NOW}))
            AND EXISTS (SELECT * FROM rowlock_database WHERE id = {database})"
     )
 }
@@ -76,9 +76,9 @@ fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
     format!(
         "RELEASE SAVEPOINT rowlock_claim; \
          UPDATE rowlock_idempotency
-         SET state = 'done', vanished = 0, content_type = {content_type}, outcome = {bytes}, done_at = UTC_TIMESTAMP(6),
-             retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND
+         SET state = 'done', vanished = 0, content_type = {content_type}, outcome = {bytes}, done_at = {NOW},
+             retain_until = {NOW} + INTERVAL {retain} MICROSECOND,
+             forget_at = {NOW} + INTERVAL {remember} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND state = 'running'"
     )
 }
@@ -94,13 +94,13 @@ fn complete_text(ask: &FinishAsk) -> String {
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          UPDATE rowlock_idempotency
          SET state = 'done', open_step = NULL, vanished = 0, content_type = {content_type}, outcome = {outcome},
-             done_at = UTC_TIMESTAMP(6),
-             retain_until = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             clean_at = UTC_TIMESTAMP(6) + INTERVAL {retain} MICROSECOND,
-             forget_at = UTC_TIMESTAMP(6) + INTERVAL {remember} MICROSECOND
+             done_at = {NOW},
+             retain_until = {NOW} + INTERVAL {retain} MICROSECOND,
+             clean_at = {NOW} + INTERVAL {retain} MICROSECOND,
+             forget_at = {NOW} + INTERVAL {remember} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND attempt = {attempt}
            AND state = 'running'; \
-         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LOCK IN SHARE MODE"
+         SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE"
     )
 }
 
@@ -152,12 +152,19 @@ impl RecordInTxStore for MySqlConnection {
         })
     }
 
-    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+    async fn tx_keep(
+        &mut self,
+        ask: &ClaimAsk,
+        outcome: &Outcome,
+    ) -> Result<Told<Finished>, Fault> {
         let done = execute(self, keep_text(ask, outcome)).await?;
         match done.rows_affected() {
             // The claim was inserted or changed in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
-            _ => Ok(Finished::Ended),
+            _ => Ok(Told {
+                database: Some(ask.database),
+                found: Finished::Ended,
+            }),
         }
     }
 

@@ -139,6 +139,24 @@ pub(super) async fn write_and_read(
     sqlx::raw_sql(text).fetch_all(conn).await
 }
 
+/// The clock in UTC, in a session of the caller's, with any time zone, also after a wait or a SLEEP in the same statement.
+///
+/// `UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times corrects it to now. With `SET timestamp` the session may
+/// have left a time in it that is long past or far ahead, on the other side of a change to summer time: then the time zone is converted.
+macro_rules! now {
+    () => {
+        "IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 1800,
+            UTC_TIMESTAMP(6) + INTERVAL TIMESTAMPDIFF(MICROSECOND, NOW(6), SYSDATE(6)) MICROSECOND,
+            CONVERT_TZ(SYSDATE(6), @@time_zone, '+00:00'))"
+    };
+}
+pub(super) use now;
+
+pub(super) const NOW: &str = now!();
+
+/// All rows, in a session of the caller's. (Without a limit, that of the session holds, `sql_select_limit`.)
+pub(super) const ALL: &str = "LIMIT 18446744073709551615";
+
 /// `sql` with its question marks replaced by the literals.
 pub(super) fn fill(sql: &str, literals: &[String]) -> String {
     let mut parts = sql.split('?');

@@ -59,7 +59,7 @@ SELECT n.name FROM (
 WHERE n.capacity <> 0 AND n.used > 0 AND n.used > (
     SELECT COALESCE(sum(l.weight), 0)
     FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-    WHERE l.name > n.name || '\\x00' AND l.name < n.name || '\\x01' AND ",
+    WHERE l.name > n.name || decode('00', 'hex') AND l.name < n.name || decode('01', 'hex') AND ",
     row_ends!(),
     " > clock_timestamp()
 )"

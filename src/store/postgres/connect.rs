@@ -29,8 +29,8 @@ const STATEMENTS: usize = 100;
 /// Every verb finds its rows by key, whatever the statistics say of the table: they may be from when it had a few rows. (A plan that cannot
 /// do without a scan of a table gets a cost for which the server would compile it.) The plan is made once. Otherwise the server plans anew for each
 /// small batch: it takes ten rows for the usual number. No verb looks a row up twice, so a plan that remembers rows (PostgreSQL 14) only
-/// costs time.
-const BY_KEY: &str = "SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
+/// costs time. With `exit_on_error`, a database without tables would end the session.
+const BY_KEY: &str = "SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
                       SELECT set_config('enable_memoize', 'off', false) WHERE current_setting('enable_memoize', true) IS NOT NULL";
 
 #[derive(Debug, Clone)]

@@ -47,7 +47,7 @@ WITH ask AS MATERIALIZED (
     row_ends!(),
     " END) - clock_timestamp()) * 1000000)::bigint, 1000000) END
                FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-               WHERE l.name > k.name || '\\x00' AND l.name < k.name || '\\x01'
+               WHERE l.name > k.name || decode('00', 'hex') AND l.name < k.name || decode('01', 'hex')
            ) END AS remaining
     FROM (SELECT DISTINCT a.name FROM ask a) a JOIN rowlock_lock k ON k.name = a.name
 )

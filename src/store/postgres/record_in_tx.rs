@@ -30,8 +30,8 @@ INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanishe
 SELECT $1, $2, 'done', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, $3, $4, $5, $6, true, $7, $8,
        now(), now(), now(), now.at, now.at + $9 * interval '1 microsecond', now.at + $9 * interval '1 microsecond',
        now.at + $10 * interval '1 microsecond'
-FROM clock_timestamp() AS now (at)
-WHERE current_setting('rowlock.here', true) = 'begun'
+FROM rowlock_database d, clock_timestamp() AS now (at)
+WHERE current_setting('rowlock.here', true) = 'begun' AND d.id = $11
 ON CONFLICT DO NOTHING";
 
 const TX_CLAIM_AGAIN: &str = "
@@ -56,7 +56,8 @@ SET state = 'done', open_step = NULL, vanished = 0, content_type = $4, outcome =
     clean_at = clock_timestamp() + $6 * interval '1 microsecond',
     forget_at = clock_timestamp() + $7 * interval '1 microsecond'
 WHERE current_setting('rowlock.here', true) = 'begun'
-  AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND state = 'running'";
+  AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND state = 'running'
+  AND EXISTS (SELECT FROM rowlock_database WHERE id = $8)";
 
 /// Returns no row when the attempt is not the running one, or when no transaction is known to be open: an outcome that commits
 /// alone would be an outcome without its effect.
@@ -74,8 +75,9 @@ WHERE (SELECT proven FROM here)
   AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
 RETURNING (SELECT id FROM rowlock_database)";
 
-/// Whether this is the transaction that rowlock began, and not a later one.
-const BEGUN: &str = "SELECT COALESCE(current_setting('rowlock.here', true), '') = 'begun'";
+/// Whether this is the transaction that rowlock began, and not a later one. And whose tables it finds: the work may have changed the search path.
+const BEGUN: &str = "
+SELECT COALESCE(current_setting('rowlock.here', true), '') = 'begun', (SELECT id FROM rowlock_database)";
 
 /// Whether a transaction is known to be open; see the head of `in_tx.rs`.
 const HERE: &str = "
@@ -118,7 +120,11 @@ impl RecordInTxStore for PgConnection {
         .await
     }
 
-    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+    async fn tx_keep(
+        &mut self,
+        ask: &ClaimAsk,
+        outcome: &Outcome,
+    ) -> Result<Told<Finished>, Fault> {
         in_callers(async {
             let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
             let query = if ask.seen.is_some() {
@@ -140,15 +146,21 @@ impl RecordInTxStore for PgConnection {
                 .bind(outcome.bytes())
                 .bind(retain)
                 .bind(remember)
+                .bind(ask.database)
                 .execute(&mut *self)
                 .await?;
             if done.rows_affected() > 0 {
-                return Ok(Finished::Ended);
+                return Ok(Told {
+                    database: Some(ask.database),
+                    found: Finished::Ended,
+                });
             }
-            if query_scalar(BEGUN).fetch_one(self).await? {
-                Ok(Finished::Superseded)
-            } else {
-                Err(Fault::transaction_over())
+            match query_as(BEGUN).fetch_one(self).await? {
+                (true, database) => Ok(Told {
+                    database,
+                    found: Finished::Superseded,
+                }),
+                (false, _) => Err(Fault::transaction_over()),
             }
         })
         .await

@@ -27,10 +27,10 @@ use crate::store::row::LockRow;
 use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::{json, micros};
 
-/// Takes the write lock, then looks.
+/// Takes the write lock, then looks. (Without RETURNING, the change has a row when `PRAGMA count_changes` is on.)
 const LOOK: &str = concat!(
     "
-UPDATE rowlock_lock SET fence = fence WHERE false;
+UPDATE rowlock_lock SET fence = fence WHERE false RETURNING 1;
 SELECT d.id,",
     row_columns!(""),
     "

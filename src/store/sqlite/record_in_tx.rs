@@ -44,7 +44,11 @@ impl RecordInTxStore for SqliteConnection {
         })
     }
 
-    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome) -> Result<Finished, Fault> {
+    async fn tx_keep(
+        &mut self,
+        ask: &ClaimAsk,
+        outcome: &Outcome,
+    ) -> Result<Told<Finished>, Fault> {
         let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
         if let Err(error) = known.execute(&mut *self).await {
             // SQLITE_ERROR: "no such savepoint". The transaction of the claim has ended, even if another one has begun since.
@@ -67,7 +71,10 @@ impl RecordInTxStore for SqliteConnection {
         match done.rows_affected() {
             // The claim was made in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
-            _ => Ok(Finished::Ended),
+            _ => Ok(Told {
+                database: Some(ask.database),
+                found: Finished::Ended,
+            }),
         }
     }
 
