@@ -28,10 +28,20 @@ fn of(number: u16, state: &str, message: &str) -> FaultKind {
     if message.contains("Primary Component") || message.contains("WSREP has not yet prepared") {
         return FaultKind::Disconnected;
     }
+    if number == 1180 && is_of_engine(message, 149) {
+        return FaultKind::Deadlock;
+    }
     match of_number(number) {
         FaultKind::Other => of_state(state),
         kind => kind,
     }
+}
+
+/// Whether the message names this error of a storage engine ("Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT"). With 149
+/// a member of a replication group says at the commit that another member was faster, and has rolled back.
+fn is_of_engine(message: &str, number: u16) -> bool {
+    let mut words = message.split(|letter: char| !letter.is_ascii_digit());
+    words.find_map(|word| word.parse().ok()) == Some(number)
 }
 
 fn of_number(number: u16) -> FaultKind {
@@ -255,6 +265,14 @@ mod tests {
         for (number, state, name, kind) in TABLE {
             assert_eq!(of(*number, state, ""), *kind, "{number} {name}");
         }
+    }
+
+    #[test]
+    fn a_commit_that_lost_against_another_member_is_a_deadlock() {
+        let lost = "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT";
+        assert_eq!(of(1180, "HY000", lost), FaultKind::Deadlock);
+        let disk = "Got error 28 - 'No space left on device' during COMMIT of 149 rows";
+        assert_eq!(of(1180, "HY000", disk), FaultKind::Disconnected);
     }
 
     #[test]
