@@ -64,7 +64,6 @@ fn run_does_not_run_when_the_lock_is_held() {
 #[test]
 fn run_waits_for_the_lock() {
     let shell = Shell::new();
-    let holder = shell.start(&["a", "--ttl", "5s"], "echo up; read line < fifo; exit 0");
     let fifo = shell.dir.path().join("fifo");
     assert!(
         Command::new("mkfifo")
@@ -73,7 +72,6 @@ fn run_waits_for_the_lock() {
             .unwrap()
             .success()
     );
-    drop(holder); // it ended already: there was no fifo
     let holder = shell.start(&["a", "--ttl", "5s"], "echo up; read line < fifo");
     let waiter = shell
         .command(&["run", "a", "--wait", "20s", "--", "echo", "after"])
