@@ -95,7 +95,8 @@ pub async fn run(
     while let Some(answered) = answered.next().await {
         answered?;
     }
-    Ok(())
+    // Otherwise the end of the connection meets the channel while it is closing by itself, and fails.
+    channel.close(200, "done".into()).await
 }
 
 async fn reply_to(inbox: &Inbox<PgPool>, message: &Message) -> Reply {
