@@ -36,7 +36,7 @@ pub(crate) async fn late_login(engine: Engine) {
     let (proxy, url) = through_proxy(&db).await;
     let rowlock = Rowlock::connect(&url).await.unwrap();
     proxy.set(Mode::Late(Duration::from_millis(330)));
-    let lock = rowlock.lock("a").ttl(Duration::from_secs(9));
+    let lock = rowlock.lock("a").ttl(Duration::from_secs(12));
     let held = lock.acquire().await.unwrap();
     let first = held.deadline();
     let settled = async || held.deadline() > first || held.loss().is_some();
