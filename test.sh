@@ -185,5 +185,9 @@ if [ $times = 1 ]; then
   echo; printf '%-20s %7s %8s\n' group tests seconds
   cat "$table"
 fi
-[ ! -e "$dir/red" ] || die "red: $(paste -sd ' ' "$dir/red")"
+if [ -e "$dir/red" ]; then
+  echo; echo "== failures"
+  awk '/^failures:$/ { inside = 1 } /^test result:/ { inside = 0 } inside' "$dir"/*.log # what failed tests have said, once more
+  die "red: $(paste -sd , "$dir/red")"
+fi
 echo "test.sh: all green"

@@ -27,7 +27,7 @@ pub async fn queue_of(rowlock: &Rowlock, name: &str) -> Vec<String> {
 
 /// Waits until the queue of a name is these waiters, in this order.
 pub async fn queue_is(rowlock: &Rowlock, name: &str, holders: &[&str]) {
-    let mut queue = Vec::new();
+    let mut queue = queue_of(rowlock, name).await;
     let is_it = async {
         while queue != holders {
             tokio::time::sleep(Duration::from_millis(1)).await;

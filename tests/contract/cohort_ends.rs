@@ -27,6 +27,7 @@ on_every_engine! {
         assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
         // All leave, and so does their place in the queue.
         let held = two.lock("a").acquire().await.unwrap();
+        queue_is(&two, "a", &[]).await;
         drop(all_wait(&one, &one.lock("a"), 3).await);
         queue_is(&two, "a", &[]).await;
         release(&held).await;

@@ -20,7 +20,7 @@ use tower_service::Service;
 
 use recorder::{counted, gauge, recorded, with_recorder};
 
-const TTL: Duration = Duration::from_millis(200);
+const TTL: Duration = Duration::from_secs(6);
 
 /// What is counted is counted for the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -47,6 +47,7 @@ async fn what_happens_to_locks_is_counted() {
     let _ = held.release().await.unwrap();
     let lock = rowlock.lock("b").ttl(TTL);
     let lost = lock.acquire().await.unwrap();
+    rowlock_test::renewed(&lost).await;
     rowlock.force_release("b").await.unwrap();
     lost.lost().await;
     drop(lost);
