@@ -141,6 +141,13 @@ impl Function {
         quote!(async move |#guard: &#ty| -> #output { #(#body)* })
     }
 
+    /// Whether it is plain that the function belongs to a type: it has a `self`, or speaks of `Self`.
+    pub(crate) fn is_of_self(&self) -> bool {
+        let mut speaks = SpeaksOfSelf(false);
+        speaks.visit_signature_mut(&mut self.item.sig.clone());
+        self.receiver.is_some() || speaks.0
+    }
+
     /// The function with another body.
     pub(crate) fn with(mut self, body: &TokenStream) -> TokenStream {
         let body = Stmt::Expr(Expr::Verbatim(body.clone()), None);
@@ -194,6 +201,14 @@ struct Bound(Vec<Ident>);
 impl VisitMut for Bound {
     fn visit_pat_ident_mut(&mut self, variable: &mut PatIdent) {
         self.0.push(variable.ident.clone());
+    }
+}
+
+struct SpeaksOfSelf(bool);
+
+impl VisitMut for SpeaksOfSelf {
+    fn visit_ident_mut(&mut self, ident: &mut Ident) {
+        self.0 |= *ident == "Self";
     }
 }
 

@@ -60,13 +60,19 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
 
     let (client, scope, key) = (client.expression(), scope.expression(), key.expression());
     let path = format!("::{}", function.item.sig.ident);
+    let path = quote!(::std::concat!(::std::module_path!(), #path));
+    let call = if function.is_of_self() {
+        quote!(::rowlock::compose::Call::of(#path).method_of::<Self>())
+    } else {
+        quote!(::rowlock::compose::Call::here(#path, { fn here() {} here }))
+    };
     let work = function.work(&guard, &quote!(::rowlock::IdempotencyGuard));
     Ok(function.with(&quote! {
         ::rowlock::compose::once(
             &#client.idempotency() #settings,
             #scope,
             #key,
-            ::rowlock::compose::Call::of(::std::concat!(::std::module_path!(), #path)) #arguments.finish(),
+            #call #arguments.finish(),
             #work,
         )
         .await

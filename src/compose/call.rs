@@ -29,6 +29,27 @@ impl Call {
         Self(Fingerprint::builder().part("rowlock.call").part(function))
     }
 
+    /// The function is a method of `T`, or one of its associated functions: the type counts, by its path
+    /// ([`type_name`](std::any::type_name)).
+    pub fn method_of<T: ?Sized>(self) -> Self {
+        self.within(std::any::type_name::<T>())
+    }
+
+    fn within(self, place: &str) -> Self {
+        Self(self.0.part("within").part(place))
+    }
+
+    /// A call of `function`, for the attribute `idempotent`, which does not see whether a function without `self` belongs to a type or to another function.
+    /// The path of `item`, an item in its body, tells.
+    #[doc(hidden)]
+    pub fn here<F>(function: &str, item: F) -> Self {
+        let path = std::any::type_name_of_val(&item).replace("::{{closure}}", "");
+        match path.rsplit_once("::") {
+            Some((place, _)) if place != function => Self::of(function).within(place),
+            _ => Self::of(function),
+        }
+    }
+
     /// Adds an argument.
     ///
     /// # Errors
@@ -96,6 +117,22 @@ mod tests {
         }
         assert_ne!(one, base().finish());
         assert_eq!(one, base().argument("to", &Some("b")).unwrap().finish());
+    }
+
+    #[test]
+    fn methods_of_two_types_are_two_functions() {
+        let of = |call: Call| call.finish();
+        let base = || Call::of("shop::pay");
+        assert_ne!(of(base()), of(base().method_of::<u8>()));
+        assert_ne!(of(base().method_of::<u8>()), of(base().method_of::<str>()));
+    }
+
+    #[test]
+    fn what_json_would_write_as_null_is_an_error() {
+        for number in [f64::NAN, f64::INFINITY] {
+            let call = Call::of("pay").argument("cents", &Some(number));
+            assert!(matches!(call, Err(Error::Json { .. })), "{call:?}");
+        }
     }
 
     #[test]

@@ -97,7 +97,7 @@ where
             };
         }
         Begun::Replay(outcome) if is_not_kept(&outcome) => Refused::NotKept { record },
-        Begun::Replay(outcome) => return Ok(outcome.parse_json()?),
+        Begun::Replay(outcome) => return Ok(outcome.parse_json_of(record)?),
         Begun::InFlight(attempt) => Refused::InFlight { record, attempt },
         Begun::Mismatch => Refused::Mismatch { record },
         Begun::Unknown(step) => Refused::Unknown(step),

@@ -25,6 +25,7 @@ use std::time::Duration;
 use super::begun::Begun;
 use super::request::Idempotency;
 use super::run::{MAX_MISSES, Ran};
+use super::submitted::Submitted;
 use super::waiting::{Waited, Waiting};
 use crate::model::bounds::within;
 use crate::model::{Error, Fingerprint, FormToken, Outcome, RecordKey, Subject, check_scope};
@@ -81,23 +82,6 @@ pub struct FormTokens {
     core: Arc<Core>,
     ttl: Duration,
     outcomes: Idempotency,
-}
-
-/// The result of a submission.
-#[derive(Debug)]
-#[must_use = "it tells whether the form was submitted"]
-pub enum Submitted {
-    /// This call did the work, with this outcome.
-    New(Outcome),
-    /// An earlier submission with this token did the work, with this outcome.
-    Replay(Outcome),
-    /// Another submission is running, and did not end within the [`wait`](FormTokens::wait).
-    InFlight,
-    /// The token was used for another form.
-    Mismatch,
-    /// The token does not exist: it was never issued, its TTL is over, or it was used and the outcome has been
-    /// deleted since.
-    Gone,
 }
 
 impl FormTokens {
@@ -209,7 +193,7 @@ impl FormTokens {
         scope: impl AsRef<[u8]>,
         token: &str,
         form: impl Into<Fingerprint>,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
     ) -> Result<Submitted, E>
     where
         P: Pool,
@@ -217,12 +201,29 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.outcomes.check()?;
-        let form = &form.into();
-        let scope = scope.as_ref();
-        let Some(ask) = self.ask(scope, token)? else {
+        let Some(ask) = self.ask(scope.as_ref(), token)? else {
             return Ok(Submitted::Gone);
         };
-        let key = record(&ask)?;
+        let submitted = self.submit_in(pool, &ask, &form.into(), work).await?;
+        if !matches!(submitted, Submitted::New(_) | Submitted::InFlight) {
+            self.outcomes.is_for::<P, E>(pool, &record(&ask)?).await?;
+        }
+        Ok(submitted)
+    }
+
+    async fn submit_in<P, E, F>(
+        &self,
+        pool: &P,
+        ask: &TokenAsk,
+        form: &Fingerprint,
+        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+    ) -> Result<Submitted, E>
+    where
+        P: Pool,
+        E: From<sqlx::Error> + From<Error> + Retryable,
+        F: Future<Output = Result<Outcome, E>>,
+    {
+        let key = record(ask)?;
         let mut attempts = self.outcomes.retry.attempts_of_one()?;
         let mut waiting = self.outcomes.waiting();
         let (mut turn, mut misses, of) = (None, 0, (&key, form));
@@ -240,7 +241,7 @@ impl FormTokens {
             // Without a turn, the wait ended because another click ended. Its outcome may be there.
             if turn.is_some() {
                 self.outcomes.core.check_open()?;
-                match self.once(pool, &attempts.run, &ask, form, &mut work).await {
+                match self.once(pool, &attempts.run, ask, form, &mut work).await {
                     Ok(Ran::Done(outcome)) => {
                         turn.inspect(|turn| turn.kept(&outcome));
                         return Ok(Submitted::New(outcome));

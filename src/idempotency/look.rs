@@ -1,6 +1,10 @@
 //! Looking at the record of a key until the key can be claimed, or the result is known.
 
+use std::panic::AssertUnwindSafe;
+
 use chrono::DateTime;
+use futures_util::FutureExt as _;
+use tokio::time::timeout;
 
 use super::begun::{Begun, InFlight, Reconciled, UnknownStep};
 use super::judge::{Verdict, judge};
@@ -116,7 +120,21 @@ impl Idempotency {
         let Some(hook) = self.reconcile.as_ref() else {
             return Ok(Reconciled::StillUnknown);
         };
-        let found = hook(unknown.clone()).await;
+        let asked = unknown.clone();
+        // The hook is the application's: it may panic at once, or while it is polled.
+        let found = AssertUnwindSafe(async move { hook(asked).await }).catch_unwind();
+        let (record, step) = (&unknown.record, &unknown.step);
+        let found = match timeout(self.lease, found).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(_)) => {
+                tracing::error!(%record, step, "the reconcile hook has panicked: the step is still unknown");
+                Reconciled::StillUnknown
+            }
+            Err(_) => {
+                tracing::error!(%record, step, limit = ?self.lease, "the reconcile hook does not end: the step is still unknown");
+                Reconciled::StillUnknown
+            }
+        };
         if let Reconciled::Happened(outcome) = &found {
             let size = outcome.bytes().len();
             self.bounds().check("the result of the step", size)?;

@@ -48,14 +48,16 @@ mod request;
 mod run;
 mod step;
 mod steps;
+mod submitted;
 mod told;
 mod waiting;
 mod whole;
 
 pub use crate::model::RecordState;
 pub use begun::{Begun, InFlight, Reconciled, UnknownStep};
-pub use form_token::{FormTokens, Submitted};
+pub use form_token::FormTokens;
 pub use guard::IdempotencyGuard;
 pub use record::{RecordInfo, Resolution, StepInfo};
 pub use request::Idempotency;
 pub use step::StepFailed;
+pub use submitted::Submitted;

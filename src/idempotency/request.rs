@@ -173,6 +173,8 @@ impl Idempotency {
     /// Sets a hook that finds out whether an unknown step happened. rowlock calls it before it returns
     /// [`Begun::Unknown`](crate::Begun::Unknown).
     ///
+    /// A hook that panics, or that has not ended after the time of a [`lease`](Self::lease), has found out nothing.
+    ///
     /// Several processes may call the hook at the same time. It must only look (at the payment provider, for example, with
     /// the [`downstream_key`](UnknownStep::downstream_key)). Before you return [`Reconciled::NotHappened`], make sure that the
     /// step cannot happen later: the process that vanished may only be paused.

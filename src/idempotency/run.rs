@@ -68,11 +68,27 @@ impl Idempotency {
         check_scope(scope.as_ref()).map_err(Error::from)?;
         let key = RecordKey::new(scope, key).map_err(Error::from)?;
         let begun = self.run_in(pool, &key, fingerprint, work).await;
+        let begun = match begun {
+            Ok(Begun::New(_) | Begun::InFlight(_)) | Err(_) => begun,
+            // Found on a connection of this client, or told by another caller, who may have had another pool.
+            Ok(known) => self.is_for(pool, &key).await.map(|()| known),
+        };
         match &begun {
             Ok(begun) => told::tell(&key, Ok(begun), |_| None),
             Err(_) => told::failed(&key),
         }
         begun
+    }
+
+    /// Checks that what this client knows of the key is an answer for the database of `pool`.
+    pub(super) async fn is_for<P: Pool, E: From<sqlx::Error> + From<Error>>(
+        &self,
+        pool: &P,
+        key: &RecordKey,
+    ) -> Result<(), E> {
+        let context = Context::new(&self.core, key.subject(), "begin", P::Brand::BRAND)?;
+        let checked = context.check_pool(pool.pool()).await;
+        checked.map_err(Uncommitted::into_error)
     }
 
     async fn run_in<P, E, F>(

@@ -226,7 +226,10 @@ impl IdempotencyGuard {
         let running = self.enter(step)?;
         let ask = match self.begin_step(&running, repeat).await? {
             StepToDo::Fresh(ask) => ask,
-            StepToDo::Done(outcome) => return Ok(outcome.parse_json()?),
+            StepToDo::Done(outcome) => {
+                let of = format!("the step {step} of {}", self.record());
+                return Ok(outcome.parse_json_of(of)?);
+            }
         };
         let result = match work.await {
             Ok(result) => result,

@@ -10,6 +10,7 @@ mod engine;
 mod error;
 mod fault_kind;
 mod fingerprint;
+mod finite;
 mod form_token;
 mod kind;
 mod lock;

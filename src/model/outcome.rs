@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::Error;
+use super::{Error, finite};
 
 /// The longest content type, in bytes.
 const MAX_CONTENT_TYPE: usize = 255;
@@ -50,8 +50,9 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] when JSON cannot represent the value.
+    /// [`Error::Json`] when JSON cannot represent the value: a map whose keys are no texts, NaN, infinity.
     pub fn json(value: &impl Serialize) -> Result<Self, Error> {
+        finite::check(value).map_err(|error| json_error(&error))?;
         let bytes = serde_json::to_vec(value).map_err(|error| json_error(&error))?;
         Ok(Self::kept("application/json", bytes))
     }
@@ -89,6 +90,16 @@ impl Outcome {
     /// [`Error::Json`] when the bytes are not the JSON of a `T`.
     pub fn parse_json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|error| json_error(&error))
+    }
+
+    /// As [`parse_json`](Self::parse_json). The error says whose result it is.
+    pub(crate) fn parse_json_of<T: DeserializeOwned>(
+        &self,
+        of: impl fmt::Display,
+    ) -> Result<T, Error> {
+        serde_json::from_slice(&self.bytes).map_err(|error| Error::Json {
+            detail: format!("the kept result of {of}: {error}"),
+        })
     }
 }
 

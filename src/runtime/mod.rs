@@ -30,6 +30,7 @@ pub(crate) mod lease_guard;
 mod link;
 pub(crate) mod meter;
 pub(crate) mod place;
+pub(crate) mod proven;
 pub(crate) mod queue;
 pub(crate) mod record_guard;
 mod renew;
@@ -73,6 +74,7 @@ use head::{Fate, Head, Manner};
 use job::{Job, Reply, Task};
 use lanes::{LaneHandle, Message};
 use link::Way;
+use proven::ProvenPools;
 use queue::Queue;
 use renew::Renewals;
 use rows::Known;
@@ -124,6 +126,8 @@ pub(crate) struct Core {
     pub(crate) database: Uuid,
     /// Recently seen keys: these records probably exist.
     pub(crate) seen_keys: SeenKeys,
+    /// Pools of its database. An answer that this client knows already is one for such a pool only.
+    pub(crate) proven: ProvenPools,
     /// The keys whose attempts, and whose transactions, this client runs now.
     pub(crate) turns: Arc<KeyTurns>,
     /// Who asks for the others, of those who wait for the attempt of another client.

@@ -13,6 +13,7 @@ use super::guards::Guards;
 use super::lanes::{Lane, LaneHandle};
 use super::link::{Link, Way};
 use super::meter;
+use super::proven::ProvenPools;
 use super::renew::Renewals;
 use super::schema::Preparing;
 use super::seen_keys::SeenKeys;
@@ -103,6 +104,7 @@ impl Core {
             largest_outcome,
             database,
             seen_keys: SeenKeys::default(),
+            proven: ProvenPools::default(),
             turns: Arc::default(),
             pollers: Arc::default(),
             tasks,

@@ -271,9 +271,12 @@ impl<T> Store for T where
 }
 
 /// The verbs in a caller's transaction.
-pub(crate) trait TxStore: InTxStore + RecordInTxStore + FormTokenStore + Send {}
+pub(crate) trait TxStore:
+    InTxStore + RecordInTxStore + FormTokenStore + SchemaStore + Send
+{
+}
 
-impl<T: InTxStore + RecordInTxStore + FormTokenStore + Send> TxStore for T {}
+impl<T: InTxStore + RecordInTxStore + FormTokenStore + SchemaStore + Send> TxStore for T {}
 
 /// A time from the database: microseconds since 1970-01-01 UTC.
 fn time(at: i64) -> Option<DateTime<Utc>> {

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::open::Uncommitted;
 use crate::model::{Error, Subject};
-use crate::runtime::Core;
-use crate::store::brands::Brand;
+use crate::runtime::{Core, proven};
+use crate::store::brands::{Brand, Supported};
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
+use crate::store::schema::SchemaStore;
 
 /// The client, the lock or record, and the operation, for checks and messages.
 #[derive(Debug)]
@@ -43,6 +45,23 @@ impl<'a> Context<'a> {
         let told = told.map_err(|fault| self.error(fault))?;
         self.check(told.database)?;
         Ok(told.found)
+    }
+
+    /// Checks that `pool` leads to the client's database, by one statement for each pool. An answer that the client knows already proves nothing of the pool.
+    pub(crate) async fn check_pool<B: Supported>(
+        &self,
+        pool: &sqlx::Pool<B>,
+    ) -> Result<(), Uncommitted> {
+        let options = proven::options(pool.connect_options());
+        if self.core.proven.contains(&options) {
+            return Ok(());
+        }
+        let id = pool.acquire().await?.database_id().await;
+        let id = id.map_err(|fault| self.error(fault));
+        id.and_then(|id| self.check(Some(id)))
+            .map_err(Uncommitted::Ours)?;
+        self.core.proven.insert(options);
+        Ok(())
     }
 
     pub(crate) fn check(&self, database: Option<Uuid>) -> Result<(), Error> {

@@ -1,10 +1,12 @@
 //! What rowlock promises, on every engine: one file per promise (ARCHITECTURE.md, "Promises").
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod another_database;
 mod attempts;
 mod attribute_idempotent;
 mod attribute_idempotent_ends;
 mod attribute_locked;
+mod attribute_methods;
 mod attribute_shapes;
 mod bad_input;
 mod bounded_trust;

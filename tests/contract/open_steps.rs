@@ -146,6 +146,21 @@ on_every_engine! {
         }
     }
 
+    async fn a_hook_that_panics_or_does_not_end_has_found_out_nothing(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency();
+        vanish_in_step(&idempotency, &Provider::default()).await;
+        rowlock.flush().await;
+        let begin = async |hook: Idempotency| begin(&hook, "k").await;
+        let at_once = idempotency.clone().reconcile(|_| -> std::future::Ready<Reconciled> { panic!("at once") });
+        let polled = idempotency.clone().reconcile(|_| async { panic!("when it is polled") });
+        let endless = idempotency.lease(Duration::from_millis(300)).reconcile(|_| std::future::pending());
+        for hook in [at_once, polled, endless] {
+            let begun = begin(hook).await;
+            assert!(matches!(&begun, Begun::Unknown(unknown) if unknown.step == "charge"), "{begun:?}");
+        }
+    }
+
     async fn what_the_hook_has_found_is_to_fit(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_outcome(10);

@@ -233,6 +233,30 @@ on_every_engine! {
         assert_eq!(successor.step("slow", async { Ok::<u32, Error>(8) }).await.unwrap(), 8);
     }
 
+    async fn a_result_that_json_would_change_is_an_error_at_once(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let guard = begin_new(&rowlock.idempotency(), "k").await;
+        for rate in [f64::NAN, f64::INFINITY] {
+            let step = guard.step("rate", async { Ok::<_, Error>(Some(rate)) }).await;
+            assert!(matches!(step, Err(Error::Json { .. })), "{step:?}");
+        }
+        assert_eq!(guard.step("rate", async { Ok::<_, Error>(Some(0.5)) }).await.unwrap(), Some(0.5));
+        guard.release().await.unwrap();
+    }
+
+    async fn a_kept_result_of_another_type_is_told_with_its_record_and_step(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let guard = begin_new(&rowlock.idempotency(), "k").await;
+        guard.step("rate", async { Ok::<_, Error>(0.5) }).await.unwrap();
+        // As after a deployment.
+        let error = guard.step("rate", async { Ok::<_, Error>("a half".to_owned()) }).await.unwrap_err();
+        assert!(matches!(error, Error::Json { .. }), "{error}");
+        for part in ["step rate", &guard.record().to_string()] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        guard.release().await.unwrap();
+    }
+
     async fn a_result_that_does_not_fit_is_an_error(db: &Db) {
         let idempotency = db.rowlock().await.idempotency().max_outcome(10);
         let guard = begin_new(&idempotency, "k").await;
