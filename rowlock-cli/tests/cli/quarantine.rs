@@ -154,7 +154,7 @@ fn run_that_does_not_wait_tells_of_the_quarantine() {
     let why = "the database is in quarantine for another 3";
     for (name, options, says) in [
         ("a", &["--no-wait"][..], "\"a\" is not free: "),
-        ("a", &["--wait", "200ms"], "\"a\" was not free within "),
+        ("a", &["--wait", "2s"], "\"a\" was not free within "),
         ("a", &["--barging", "--no-wait"], "\"a\" is not free: "),
         ("r", &["--shared", "--no-wait"], "\"r\" is not free: "),
         (

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 const PAYMENTS: usize = 100;
 
 /// How long the server may take to stop.
-const STOP: Duration = Duration::from_secs(4);
+const STOP: Duration = Duration::from_secs(8);
 
 /// A provider that charges at once, and answers late.
 #[derive(Default)]
