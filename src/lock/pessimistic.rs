@@ -73,6 +73,9 @@ use crate::transaction::Transaction;
 /// [`Error::TransactionOver`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL this takes
 /// one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has not begun.
 ///
+/// A savepoint that is rolled back gives back what was locked or advanced in it: another client may then be granted the name, although the outer transaction
+/// goes on. On PostgreSQL a transaction in which a statement has failed commits nothing and does not say so: [`commit`](crate::commit) tells.
+///
 /// # When the process dies, or is paused
 ///
 /// A process that dies frees the name at once: the server sees its connection close. (If the host vanishes, the server
@@ -92,7 +95,7 @@ use crate::transaction::Transaction;
 /// let locked = rowlock.in_tx(&mut tx).lock("stock:42").acquire().await?;
 /// sqlx::query("UPDATE stock SET items = items - 1").execute(&mut *tx).await?;
 /// println!("written under fence {}", locked.fence());
-/// tx.commit().await?; // and the lock is free
+/// rowlock::commit(tx).await?; // and the lock is free
 /// # Ok(())
 /// # }
 /// ```

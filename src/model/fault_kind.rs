@@ -30,6 +30,8 @@ pub(crate) enum FaultKind {
     NoSuchDatabase,
     /// The file cannot be opened or written.
     Unwritable,
+    /// The file has two names.
+    TwoNames,
     /// This user lacks a right.
     Denied,
     /// A table is missing.

@@ -15,7 +15,16 @@ impl Fault {
         match self.kind {
             FaultKind::LoginRefused => Error::LoginRefused { target, cause },
             FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
-            FaultKind::Unwritable => Error::Unwritable { target, cause },
+            FaultKind::Unwritable => Error::Unwritable {
+                target,
+                detail: format!(
+                    "{cause}: its folder must exist, and this user must be allowed to write the file and the folder"
+                ),
+            },
+            FaultKind::TwoNames => Error::Unwritable {
+                target,
+                detail: cause.to_string(),
+            },
             FaultKind::ReadOnly => Error::ReadOnly {
                 target,
                 detail: cause.to_string(),

@@ -39,6 +39,12 @@ pub(crate) trait InTxStore {
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
     /// [`lock_row`](super::lock_row::LockRowStore::lock_row) does: no other connection could.)
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
+
+    /// Commits the caller's transaction where COMMIT alone would not tell that nothing was committed. True: it is committed, and another
+    /// one, an empty one, is open. False: the caller commits.
+    async fn tx_commit(&mut self) -> Result<bool, sqlx::Error> {
+        Ok(false)
+    }
 }
 
 /// The answer of a verb in a caller's transaction, and the id of that transaction's database.

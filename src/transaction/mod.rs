@@ -13,7 +13,7 @@ use crate::store::brands::{Brand, Supported};
 pub(crate) use alone::is_alone_in;
 pub(crate) use context::Context;
 pub(crate) use open::{Open, Run, Uncommitted};
-pub use open::{PoolTx, RetryTx};
+pub use open::{PoolTx, RetryTx, commit};
 pub use pool::Pool;
 pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};

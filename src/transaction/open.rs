@@ -14,6 +14,7 @@ use crate::runtime::Core;
 use crate::runtime::tasks::{Finish, Tasks};
 use crate::store::brands::{Brand, Supported};
 use crate::store::fault_error::commit_unknown;
+use crate::store::in_tx::InTxStore as _;
 use crate::store::writers::WriteTurn;
 use crate::store::{Connector, TxStore};
 
@@ -107,7 +108,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 
     pub(crate) async fn commit(self) -> Result<(), Uncommitted> {
-        let committed = self.tx.commit().await;
+        let committed = commit(self.tx).await;
         drop(self.turn);
         for then in self.at_end {
             then();
@@ -165,6 +166,43 @@ impl From<sqlx::Error> for Uncommitted {
     fn from(error: sqlx::Error) -> Self {
         Self::Driver(error)
     }
+}
+
+/// Commits an open transaction of sqlx's, and fails if nothing was committed. For a transaction in which a statement may have failed, and whose writes
+/// have to be there: after a [pin](crate::Held::pin) or a lock.
+///
+/// PostgreSQL answers the `COMMIT` of a transaction in which a statement has failed with success, and rolls back. So `tx.commit()` is `Ok`, and
+/// nothing was written. Here the error is the server's (25P02, `in_failed_sql_transaction`). It takes no round trip more.
+///
+/// MySQL and MariaDB roll the whole transaction back at a deadlock, and run what follows outside of a transaction: end the transaction at an error that you do not know.
+///
+/// # Errors
+///
+/// The driver's. If the connection breaks before the answer, the transaction may be committed.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves it open whether the transaction is committed.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
+/// # let pool = sqlx::SqlitePool::connect(&url).await?;
+/// # sqlx::raw_sql("CREATE TABLE sold (sku TEXT PRIMARY KEY)").execute(&pool).await?;
+/// let mut tx = pool.begin().await?;
+/// sqlx::query("INSERT INTO sold VALUES ('chair')").execute(&mut *tx).await?;
+/// rowlock::commit(tx).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[allow(private_bounds, reason = "sealed")]
+pub async fn commit<B: Supported>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sqlx::Error> {
+    if tx.tx_commit().await? {
+        return Ok(());
+    }
+    tx.commit().await
 }
 
 /// The result of a commit. It is unknown when the connection broke before the answer.

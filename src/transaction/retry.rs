@@ -113,7 +113,7 @@ impl Retry {
     /// # Errors
     ///
     /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or
-    /// commit; [`Error::CommitUnknown`]; [`Error::Conflict`], when earlier transactions of this process had the SQLite file for the pool's
+    /// commit (PostgreSQL: 25P02, when a statement of `work` has failed and `work` went on: nothing was written); [`Error::CommitUnknown`]; [`Error::Conflict`], when earlier transactions of this process had the SQLite file for the pool's
     /// `acquire_timeout`, in each attempt; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
     /// policy.
     ///

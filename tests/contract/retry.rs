@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Pool, Retry, Retryable};
-use rowlock_test::{App, Db, on_app, on_every_engine, patience};
+use rowlock_test::{App, Db, eventually, on_app, on_every_engine, patience, release};
 use sqlx::AssertSqlSafe;
 use tokio::sync::Barrier;
 
@@ -38,6 +38,39 @@ async fn table(db: &Db) {
 }
 
 on_every_engine! {
+    async fn what_was_written_after_a_statement_had_failed_is_there_or_an_error_says_that_it_is_not(db: &Db) {
+        table(db).await;
+        let rowlock = db.rowlock().await;
+        let held = rowlock.lock("a").acquire().await.unwrap();
+        // "Insert it; if it is there already, go on."
+        let fails = "INSERT INTO app VALUES (1, 0, 0)";
+        let writes = |n: i64| format!("UPDATE app SET n = n + {n} WHERE id = 1");
+        for (fails, n) in [("SELECT 1", 1), (fails, 10)] {
+            let held = &held;
+            let told = on_app!(&db.app, pool => Retry::new().run(pool, |mut tx| async move {
+                held.pin(&mut tx).await?;
+                let _ = run!(tx, fails);
+                let _ = run!(tx, writes(n));
+                Ok::<_, Error>(())
+            }).await);
+            let is_there = db.number("SELECT n FROM app WHERE id = 1").await >= n;
+            assert_eq!(told.is_ok(), is_there, "{n}: {told:?}");
+        }
+        for (fails, n) in [("SELECT 1", 100), (fails, 1000)] {
+            let told = on_app!(&db.app, pool => {
+                let mut tx = pool.begin().await.unwrap();
+                held.pin(&mut tx).await.unwrap();
+                let _ = sqlx::raw_sql(fails).execute(&mut *tx).await;
+                let _ = sqlx::raw_sql(AssertSqlSafe(writes(n))).execute(&mut *tx).await;
+                rowlock::commit(tx).await
+            });
+            let is_there = db.number("SELECT n FROM app WHERE id = 1").await >= n;
+            assert_eq!(told.is_ok(), is_there, "{n}: {told:?}");
+        }
+        eventually("no transaction is left open", async || db.open_transactions().await == 0).await;
+        release(&held).await;
+    }
+
     async fn counting_by_a_version_loses_nothing(db: &Db) {
         table(db).await;
         let rowlock = db.rowlock().await;

@@ -12,3 +12,4 @@ mod plans;
 mod postgres;
 mod read_split;
 mod sqlite;
+mod sqlite_file;

@@ -57,12 +57,12 @@ pub enum Error {
         /// The server's message.
         cause: Cause,
     },
-    /// The SQLite file cannot be opened or written.
+    /// The SQLite file cannot be opened or written, or must not be: it has two names, and SQLite would keep a log for each.
     Unwritable {
         /// The file.
         target: String,
-        /// SQLite's message.
-        cause: Cause,
+        /// The reason, and what to do.
+        detail: String,
     },
     /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or rowlock has undone or is undoing the change.
     Unreachable {

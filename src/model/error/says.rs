@@ -32,11 +32,9 @@ impl fmt::Display for Error {
                 f,
                 "{target} is no database ({cause}): create the database, or name another one in the URL"
             ),
-            Self::Unwritable { target, cause } => write!(
-                f,
-                "{target} cannot be opened for writing ({cause}): \
-                 its folder must exist, and this user must be allowed to write the file and the folder"
-            ),
+            Self::Unwritable { target, detail } => {
+                write!(f, "{target} cannot be opened for writing: {detail}")
+            }
             Self::ShutDown { target } => write!(
                 f,
                 "this client of {target} was shut down: make another one (`Rowlock::connect`)"

@@ -184,8 +184,17 @@ pub(super) async fn prove(conn: &mut PgConnection) -> Result<(), Fault> {
     Ok(())
 }
 
+/// PostgreSQL takes the COMMIT of a transaction in which a statement has failed for a ROLLBACK, and answers with success. The SELECT fails there.
+/// With AND CHAIN there is a transaction for sqlx's ROLLBACK, which is queued when its `Transaction` is dropped: else the server would log a warning.
+const COMMIT: &str = "SELECT 1; COMMIT AND CHAIN";
+
 #[async_trait]
 impl InTxStore for PgConnection {
+    async fn tx_commit(&mut self) -> Result<bool, sqlx::Error> {
+        sqlx::raw_sql(COMMIT).execute(self).await?;
+        Ok(true)
+    }
+
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
         in_callers(async {
             let row: Option<(Uuid, Option<bool>, bool, bool)> = query_as(PIN)

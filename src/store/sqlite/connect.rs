@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
+use super::file::{self, FileId};
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
@@ -140,14 +141,42 @@ impl Connector for Sqlite {
         _server: usize,
         operation_timeout: Duration,
     ) -> Result<OwnConnection, Fault> {
-        let conn = self.open(operation_timeout).await?;
+        let (conn, file) = match self.path() {
+            Some(path) => self.open_named(path, operation_timeout).await?,
+            None => (self.open(operation_timeout).await?, None),
+        };
         // The file is there now.
         let writers = self.writers();
-        Ok(OwnConnection { conn, writers })
+        Ok(OwnConnection {
+            conn,
+            writers,
+            file,
+        })
     }
 }
 
 impl Sqlite {
+    /// Opens the file, and tells which one it is: the one that had the name before and after.
+    async fn open_named(
+        &self,
+        path: PathBuf,
+        operation_timeout: Duration,
+    ) -> Result<(SqliteConnection, Option<(PathBuf, FileId)>), Fault> {
+        file::check_names(&path)?;
+        let mut before = file::id(&path);
+        let mut conn = self.open(operation_timeout).await?;
+        if before.is_none() && file::CAN_TELL {
+            // SQLite has made it. By now another file may have its name.
+            before = file::id(&path);
+            conn.close().await?;
+            conn = self.open(operation_timeout).await?;
+        }
+        if before != file::id(&path) || before.is_none() && file::CAN_TELL {
+            return Err(Fault::said(FaultKind::Disconnected, file::REPLACED));
+        }
+        Ok((conn, before.map(|id| (path, id))))
+    }
+
     pub(crate) async fn open(
         &self,
         operation_timeout: Duration,
@@ -175,11 +204,26 @@ pub(crate) struct OwnConnection {
     conn: SqliteConnection,
     /// `None` for a database in memory.
     writers: Option<Arc<Writers>>,
+    /// The file's name, and which file it was when it was opened.
+    file: Option<(PathBuf, FileId)>,
+}
+
+impl OwnConnection {
+    /// Whether the name still leads to the file that is open. What is written to a file without a name is lost, and nobody else reads it.
+    fn check(&self) -> Result<(), Fault> {
+        match &self.file {
+            Some((path, id)) if file::id(path) != Some(*id) => {
+                Err(Fault::said(FaultKind::Disconnected, file::REPLACED))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[async_trait(?Send)]
 impl Connection for OwnConnection {
     async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault> {
+        self.check()?;
         let verb = self.conn.run(call, bound);
         match &self.writers {
             Some(writers) => writers.in_turns(bound, verb).await,

@@ -6,6 +6,7 @@ mod connect;
 mod deadlock;
 mod exchange;
 mod fault;
+mod file;
 mod form_token;
 mod hold;
 mod in_tx;
