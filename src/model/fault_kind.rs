@@ -45,9 +45,14 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// Whether the connection must be replaced: it is broken, or another one may find the primary.
+    /// Whether a connection of rowlock's own must be replaced: it is broken, another one may find the primary, or nobody knows its state (on a full disk SQLite
+    /// has rolled back by itself, and then refuses the driver's ROLLBACK).
     pub(crate) fn ends_connection(self) -> bool {
-        matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
+        let is_known = matches!(
+            self,
+            Self::NoSchema | Self::Denied | Self::NoSuchTable | Self::NoSuchColumn
+        );
+        !is_known && !self.may_be_sent_again()
     }
 
     /// Whether the statement was rolled back and may be sent again.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sqlx::SqlSafeStr;
+use sqlx::{Connection as _, SqlSafeStr};
 
 use super::alone::Alone;
 use super::sealed::{self, AtEnd};
@@ -79,9 +79,16 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     ) -> Result<Self, Uncommitted> {
         let pool = pool.pool();
         let alone_in = Alone::of(pool);
-        let (conn, turn) = match &alone_in {
-            Some(alone_in) => alone_in.connection(pool).await?,
-            None => (pool.acquire().await?, None),
+        let (conn, turn) = loop {
+            let (conn, turn) = match &alone_in {
+                Some(alone_in) => alone_in.connection(pool).await?,
+                None => (pool.acquire().await?, None),
+            };
+            if !conn.is_in_transaction() {
+                break (conn, turn);
+            }
+            // A transaction on it could not be rolled back, for example on a full disk: it can begin no other one.
+            conn.close().await?;
         };
         let run_of_it = Arc::clone(run);
         let begin = async move {

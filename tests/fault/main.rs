@@ -7,6 +7,7 @@
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
 //! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
+//! - [`full_disk`]: a disk of SQLite's that is full, and then has room again.
 //! - [`jobs`]: jobs that machines with different clocks start, some of which are killed.
 //! - [`leader_cut`]: a leader that cannot reach the database.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
@@ -22,6 +23,7 @@
 
 mod cut;
 mod dead_holder;
+mod full_disk;
 mod jobs;
 mod late_record;
 mod late_requests;
@@ -69,6 +71,10 @@ fn main() -> ExitCode {
     trials.push(lone_trial("judge_of_jobs", async || {
         jobs::the_judge_sees_violations();
     }));
+    let in_file = engines
+        .clone()
+        .filter(|engine| !Kind::of(*engine).has_server);
+    trials.extend(in_file.map(|engine| trial("full_disk", engine, full_disk::run)));
     trials.extend(engines.flat_map(on));
     trials.extend(with_server.flat_map(on_a_server));
     libtest_mimic::run(&arguments, trials).exit_code()

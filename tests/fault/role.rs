@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{dead_holder, jobs, late_record, queue, zombie};
+use crate::{dead_holder, full_disk, jobs, late_record, queue, zombie};
 
 pub(crate) type Role = rowlock_test::Role<Part>;
 
@@ -16,6 +16,7 @@ pub(crate) enum Part {
     },
     DeadHolder(Holding),
     LateRecord,
+    FullDisk,
     Queue {
         process: usize,
         waiters: usize,
@@ -40,6 +41,7 @@ impl rowlock_test::Part for Part {
             Self::Zombie { pinned } => zombie::hold(role, pinned).await,
             Self::DeadHolder(holding) => dead_holder::hold(role, holding).await,
             Self::LateRecord => late_record::attempt(role).await,
+            Self::FullDisk => full_disk::play(role).await,
             Self::Queue {
                 process,
                 waiters,
