@@ -203,17 +203,17 @@ BEGIN
             SET grant_id = w.grant_id, fence = GREATEST(fence + 1, (extract(epoch FROM at) * 1000000)::bigint),
                 holder = w.holder, acquired_at = at,
                 expires_at = LEAST(at + span * interval '1 microsecond', w.ends),
-                session_id = NULL, recall = NULL, waiters = waiters - gone, passed = w.place
+                session_id = NULL, recall = NULL, waiters = GREATEST(waiters - gone, 0), passed = w.place
             WHERE name = of_name;
             PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
             next_grant := w.grant_id;
             RETURN;
         END IF;
         DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position > l.passed;
-        GET DIAGNOSTICS gone = ROW_COUNT;
     END IF;
+    -- The row is locked, so that nobody joins. (A waiter whose row was deleted by hand was still counted.)
     UPDATE rowlock_lock
     SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL,
-        waiters = waiters - gone, passed = next_position - 1
+        waiters = 0, passed = next_position - 1
     WHERE name = of_name;
 END $$;

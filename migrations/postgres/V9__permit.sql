@@ -138,7 +138,8 @@ BEGIN
     END IF;
     DELETE FROM rowlock_waiter p WHERE p.name = of_name AND p.position > l.passed AND p.position <= last;
     GET DIAGNOSTICS gone = ROW_COUNT;
-    IF gone = 0 AND last = l.passed THEN
+    -- (A waiter whose row was deleted by hand was still counted.)
+    IF gone = 0 AND last = l.passed AND seen >= most THEN
         RETURN;
     END IF;
     INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, capacity, weight)

@@ -45,6 +45,11 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
+    /// Whether the connection is broken or closed, or leads to a server that is no longer the primary: nothing more is sent on it.
+    pub(crate) fn is_the_end(self) -> bool {
+        matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
+    }
+
     /// Whether a connection of rowlock's own must be replaced: it is broken, another one may find the primary, or nobody knows its state (on a full disk SQLite
     /// has rolled back by itself, and then refuses the driver's ROLLBACK).
     pub(crate) fn ends_connection(self) -> bool {

@@ -158,6 +158,23 @@ on_every_engine! {
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
     }
 
+    async fn waiters_whose_rows_were_deleted_by_hand_keep_nobody_out(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let _session = silent_client(db).await;
+        free_with_a_waiter(db, &rowlock, "lock").await;
+        let permits = rowlock.semaphore("permits", 2);
+        release(&permits.acquire().await.unwrap()).await;
+        add_silent_waiter(db, "permits").await;
+        db.execute("DELETE FROM rowlock_waiter").await;
+        for _ in 0..2 {
+            release(&take(&rowlock, "lock", TTL).await).await;
+            let permit = permits.try_acquire().await.unwrap();
+            release(&permit.held().expect("nobody has it, and nobody waits")).await;
+        }
+        assert!(rowlock.forget("lock").await.unwrap());
+        assert!(rowlock.forget("permits").await.unwrap());
+    }
+
     /// The window is 2 s, by the database's clock.
     async fn a_waiter_that_does_not_confirm_costs_the_window(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);

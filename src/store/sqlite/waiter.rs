@@ -32,8 +32,11 @@ ORDER BY w.position LIMIT 1";
 const CONSUME: &str =
     "DELETE FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND position <= ?3";
 
-const CONSUMED: &str =
-    "UPDATE rowlock_lock SET waiters = waiters - ?2, passed = ?3 WHERE name = ?1";
+/// When all are consumed, none is left. (A waiter whose row was deleted by hand was still counted.)
+const CONSUMED: &str = "
+UPDATE rowlock_lock
+SET waiters = CASE WHEN ?3 = next_position - 1 THEN 0 ELSE max(waiters - ?2, 0) END, passed = ?3
+WHERE name = ?1";
 
 const TOO_HEAVY: &str = "DELETE FROM rowlock_waiter WHERE name = ?1 AND weight > ?2";
 
