@@ -265,6 +265,8 @@ pub(crate) enum News {
     Passed(Uuid),
     /// Somebody waits for a name whose lease lingers, or will linger ([`ConfirmAsk::recall`]).
     Recalled(Name),
+    /// The lease of a name that this client waits for ends sooner than a look has found.
+    Look,
     /// [`QueueStore::queue_test`].
     Test,
 }

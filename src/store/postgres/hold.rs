@@ -34,8 +34,15 @@ UPDATE rowlock_lock
 SET grant_id = $3, expires_at = clock_timestamp() + $4 * interval '1 microsecond', session_id = NULL, recall = NULL
 WHERE name = (SELECT l.name FROM rowlock_lock l WHERE ",
     is_live!(),
-    " FOR UPDATE OF l SKIP LOCKED)"
+    " FOR UPDATE OF l SKIP LOCKED)
+RETURNING waiters > 0"
 );
+
+/// The lease ends sooner than the waiters believe. The first one looks at it again.
+const TELL: &str = "
+SELECT pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), 'look')
+FROM rowlock_lock l, LATERAL rowlock_first_waiter_v1(l.name, l.passed, clock_timestamp()) w
+WHERE l.name = $1";
 
 const LIVE: &str = concat!(
     "SELECT EXISTS (SELECT FROM rowlock_lock l WHERE ",
@@ -61,12 +68,18 @@ impl HoldStore for PgConnection {
     }
 
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
-        let run_out = query(RUN_OUT)
+        let run_out = query_scalar(RUN_OUT)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
             .bind(ask.heir)
             .bind(to_micros(ask.time));
-        if run_out.execute(&mut *self).await?.rows_affected() > 0 {
+        if let Some(is_awaited) = run_out.fetch_optional(&mut *self).await? {
+            // Those who wait for a permit wait for the name that it is one of.
+            let of = ask.name.of_permit();
+            if is_awaited || of.is_some() {
+                let of = of.as_ref().unwrap_or(&ask.name);
+                query(TELL).bind(of.as_bytes()).execute(self).await?;
+            }
             return Ok(Held::Done(()));
         }
         let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;

@@ -62,6 +62,7 @@ fn news(payload: &str) -> News {
     });
     match recalled {
         Some(name) => News::Recalled(name),
+        None if payload == "look" => News::Look,
         None => payload.parse().map_or(News::Test, News::Passed),
     }
 }

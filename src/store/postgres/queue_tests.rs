@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
+use crate::store::hold::{HoldStore, RunOutAsk};
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::postgres::listener::listen;
 use crate::store::queue::{News, PassWhy};
@@ -133,6 +134,53 @@ async fn the_next_waiter_is_notified() {
     let told = told.await.unwrap().unwrap();
     assert_eq!(told.channel(), channel);
     assert_eq!(told.payload(), waits.ask.grant_id.simple().to_string());
+}
+
+/// Elsewhere the looks of the waiters find it, which come often there.
+#[tokio::test]
+async fn what_a_session_has_held_is_passed_on_when_it_ends() {
+    let place = Schema::new().await;
+    for is_dead in [false, true] {
+        let (mut holder, mut client) = (Client::new(&place).await, Client::new(&place).await);
+        for name in ["a", "b"] {
+            let ask = JoinAsk {
+                in_session: true,
+                ..holder.ask(name)
+            };
+            let joined = holder.join(&ask).await;
+            assert!(matches!(joined, Joined::Granted { .. }), "{joined:?}");
+        }
+        let waits = client.wait("a").await;
+        if is_dead {
+            holder.expire().await;
+            client.conn.session_sweep(10).await.unwrap();
+        } else {
+            client.conn.session_end(holder.session).await.unwrap();
+        }
+        assert!(client.row("a").await.is_of(waits.ask.grant_id));
+        assert_eq!(client.row("b").await.grant_id, None);
+        client.release(waits.ask.grant_id, "a", 0).await;
+    }
+}
+
+#[tokio::test]
+async fn the_next_waiter_is_told_when_a_lease_ends_sooner() {
+    let place = Schema::new().await;
+    let (mut holder, mut client) = (Client::new(&place).await, Client::new(&place).await);
+    let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL").unwrap();
+    let mut listener = listen(&url.parse().unwrap(), client.session).await.unwrap();
+    let held = holder.hold("a").await;
+    client.wait("a").await;
+    let ask = RunOutAsk {
+        name: named("a"),
+        grant_id: held.ask.grant_id,
+        heir: Uuid::new_v4(),
+        time: TTL / 2,
+    };
+    let run_out = holder.conn.hold_run_out(&ask).await.unwrap();
+    assert!(matches!(run_out, crate::store::hold::Held::Done(())));
+    let news = tokio::time::timeout(patience(), listener.next());
+    assert_eq!(news.await.unwrap().unwrap(), News::Look);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Sessions: the statements.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,7 +8,10 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{query, query_as, query_scalar};
+use crate::model::Name;
 use crate::store::fault::Fault;
+use crate::store::permit::PermitStore;
+use crate::store::queue::{PassAsk, PassWhy, QueueStore};
 use crate::store::session::{
     LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
@@ -70,7 +74,8 @@ WITH ended AS (
 UPDATE rowlock_lock l
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 FROM held h
-WHERE l.name = h.name";
+WHERE l.name = h.name
+RETURNING l.name, l.waiters > 0";
 
 /// Frees at most `$2` locks of an ended session.
 const FREE: &str = "
@@ -84,7 +89,8 @@ WITH held AS (
 UPDATE rowlock_lock l
 SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
 FROM held h
-WHERE l.name = h.name";
+WHERE l.name = h.name
+RETURNING l.name, l.waiters > 0";
 
 const REMOVE: &str = "
 DELETE FROM rowlock_session
@@ -111,6 +117,9 @@ WITH due AS (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE rowlock_session s SET expires_at = NULL FROM due d WHERE s.id = d.id RETURNING s.id";
+
+/// The name of a lock that was freed, and whether somebody waits for it.
+type Freed = (Vec<u8>, bool);
 
 #[async_trait]
 impl SessionStore for PgConnection {
@@ -161,10 +170,11 @@ impl SessionStore for PgConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        let ended = query(END).bind(id).execute(&mut *self).await?;
+        let ended: Vec<Freed> = query_as(END).bind(id).fetch_all(&mut *self).await?;
+        pass_on(self, &ended).await?;
         // Locks that were granted meanwhile.
         let (late, _) = free(self, id, i64::MAX).await?;
-        Ok(ended.rows_affected() + late)
+        Ok(ended.len() as u64 + late)
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
@@ -192,7 +202,32 @@ impl SessionStore for PgConnection {
 
 /// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
 async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
-    let freed = query(FREE).bind(id).bind(limit).execute(&mut *conn).await?;
+    let freed: Vec<Freed> = query_as(FREE)
+        .bind(id)
+        .bind(limit)
+        .fetch_all(&mut *conn)
+        .await?;
+    pass_on(conn, &freed).await?;
     let removed = query(REMOVE).bind(id).execute(conn).await?;
-    Ok((freed.rows_affected(), removed.rows_affected()))
+    Ok((freed.len() as u64, removed.rows_affected()))
+}
+
+/// Passes on what was freed and is waited for: else its waiters would not be told. What is locked by now is found by their looks.
+async fn pass_on(conn: &mut PgConnection, freed: &[Freed]) -> Result<(), Fault> {
+    let why = PassWhy::Stuck;
+    let mut shared = BTreeSet::new();
+    for (name, is_awaited) in freed {
+        let Some(name) = Name::from_bytes(name) else {
+            continue;
+        };
+        if let Some(of) = name.of_permit() {
+            shared.insert(of);
+        } else if *is_awaited {
+            conn.queue_pass(&PassAsk { name, why }).await?;
+        }
+    }
+    for name in shared {
+        conn.permit_pass(&PassAsk { name, why }).await?;
+    }
+    Ok(())
 }
