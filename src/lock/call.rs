@@ -58,19 +58,20 @@ pub(super) struct InTransaction<'a, T> {
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
-    pub(super) fn new(
+    pub(super) async fn new(
         core: &'a Arc<Core>,
         tx: &'a mut T,
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
         // Leases of these names may linger in this client.
+        let mut is_released = false;
         for name in &names {
-            core.queue.keepers.recall(name);
+            is_released |= core.queue.keepers.recall(name);
         }
         // The request has checked that there is at least one name.
         let on = Subject::Lock(names[0].clone());
-        Ok(Self {
+        let call = Self {
             core,
             tx,
             names,
@@ -78,7 +79,16 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             starved: None,
             freed: false,
             stuck: false,
-        })
+        };
+        // The release goes over another connection. (Where there is one writer, it comes after the transaction.)
+        if is_released && !core.capabilities.one_writer {
+            let flush = async {
+                core.flush_lanes().await;
+                Ok(())
+            };
+            let _ = call.outside(flush).await;
+        }
+        Ok(call)
     }
 
     pub(super) fn connection(&mut self) -> &mut dyn TxStore {

@@ -347,7 +347,7 @@ impl Core {
         }
     }
 
-    async fn flush_lanes(&self) {
+    pub(crate) async fn flush_lanes(&self) {
         let flush = |lane: &LaneHandle| {
             let (reply, done) = oneshot::channel();
             let _ = lane.jobs.send(Message::Flush(reply));
