@@ -136,11 +136,7 @@ impl Asked {
                 if settings.under_way.is_cutting() {
                     return None;
                 }
-                let response = async {
-                    let response = inner.call(request).await?;
-                    let response = response.map(ResponseBody::new);
-                    Ok(attempt.read(response).await)
-                };
+                let response = async { Ok(attempt.read(inner.call(request).await?).await) };
                 // Nothing of the handler is left after this.
                 Some(settings.in_time(response).await)
             }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http::response::Parts;
 use http::{Response, StatusCode};
+use http_body::Body;
 use rowlock::{Error, Outcome};
 use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
-use crate::body::ResponseBody;
+use crate::body::{BoxError, ResponseBody};
 use crate::finality::Finality;
 use crate::handle::Idempotent;
 use crate::problem::Problem;
@@ -48,30 +49,44 @@ enum Ending {
 
 impl Idempotent {
     /// Decides what becomes of the key, and reads the body ahead where that needs it.
-    pub(crate) async fn read(&self, response: Response<ResponseBody>) -> Come {
-        let (head, mut body) = response.into_parts();
-        let ending = self.decide(&head, &mut body).await;
+    pub(crate) async fn read<R>(&self, response: Response<R>) -> Come
+    where
+        R: Body + Send + 'static,
+        R::Error: Into<BoxError>,
+    {
+        let (head, body) = response.into_parts();
+        let is_ended = self.is_settled() || self.did_nothing();
+        let by_head = (!is_ended).then(|| self.settings().finality(&head));
+        if let Some(finality) = by_head {
+            // It counts if the body panics, or does not come to its end.
+            self.answer(finality, head.status);
+            if finality.is_done() {
+                self.is(Doing::Answering);
+            }
+        }
+        let mut body = ResponseBody::new(body);
+        let ending = match by_head {
+            Some(finality) => self.decide(finality, &head, &mut body).await,
+            None => Ending::GiveUp(Finality::NothingHappened),
+        };
         Come { head, body, ending }
     }
 
-    async fn decide(&self, head: &Parts, body: &mut ResponseBody) -> Ending {
-        if self.is_settled() || self.did_nothing() {
-            return Ending::GiveUp(Finality::NothingHappened);
-        }
+    async fn decide(
+        &self,
+        mut finality: Finality,
+        head: &Parts,
+        body: &mut ResponseBody,
+    ) -> Ending {
         let settings = self.settings();
-        let mut finality = settings.finality(head, None);
-        // It counts if the body does not come to its end.
-        self.answer(finality, head.status);
-        if finality.is_done() {
-            self.is(Doing::Answering);
-        }
-        let has_hook = settings.finality.is_some();
         let mut whole = None;
-        if finality == Finality::Keep || has_hook {
+        if finality == Finality::Keep || settings.finality.is_some() {
             whole = stored::whole(head, body, settings).await;
         }
-        if has_hook && let Some(bytes) = &whole {
-            finality = settings.finality(head, Some(bytes));
+        if whole.is_some()
+            && let Some(said) = settings.asks_hook(head, whole.as_deref(), finality)
+        {
+            finality = said;
             self.answer(finality, head.status);
         }
         match finality {

@@ -1,7 +1,11 @@
 //! What a response means for the key of its request.
 
 use http::StatusCode;
+use http::header::RETRY_AFTER;
 use http::response::Parts;
+
+use crate::panics;
+use crate::settings::{ServerError, Settings};
 
 /// What a response means for the key of its request; see [`IdempotencyLayer::finality`](crate::IdempotencyLayer::finality).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +56,55 @@ impl Finality {
         }
     }
 
+    /// What is left of it after a panic of the hook, which would have known more. What may be done is not free.
+    pub(crate) fn in_doubt(self) -> Self {
+        if self.is_done() {
+            Self::DoNotKeep
+        } else {
+            Self::Unknown
+        }
+    }
+
     /// Whether the work is done.
     pub(crate) fn is_done(self) -> bool {
         matches!(self, Self::Keep | Self::DoNotKeep)
+    }
+}
+
+impl Settings {
+    /// What a response means for its key, by its head.
+    pub(crate) fn finality(&self, head: &Parts) -> Finality {
+        let by_status = self.finality_of_status(head);
+        self.asks_hook(head, None, by_status).unwrap_or(by_status)
+    }
+
+    /// What the hook says, if there is one. When it panics, its response is in doubt `otherwise`.
+    pub(crate) fn asks_hook(
+        &self,
+        head: &Parts,
+        body: Option<&[u8]>,
+        otherwise: Finality,
+    ) -> Option<Finality> {
+        let hook = self.finality.as_ref()?;
+        let said = panics::catch("finality", || hook(head, body));
+        Some(said.unwrap_or_else(|| otherwise.in_doubt()))
+    }
+
+    fn finality_of_status(&self, head: &Parts) -> Finality {
+        match Finality::of(head.status) {
+            Finality::Retry
+                if self.server_error == ServerError::Keep && head.status.is_server_error() =>
+            {
+                Finality::Keep
+            }
+            // Another server, or another layer, has the request in flight.
+            Finality::Keep
+                if head.status == StatusCode::CONFLICT
+                    && head.headers.contains_key(RETRY_AFTER) =>
+            {
+                Finality::Retry
+            }
+            finality => finality,
+        }
     }
 }

@@ -108,6 +108,9 @@
 //! - *The handler hangs*: its lease is renewed for ever, and retries get 409, unless [`max_run`](IdempotencyLayer::max_run) drops it.
 //! - *The handler panics*: the client gets 500, and the key is free or unknown. When only the body of a final response
 //!   panics, the work is done, and a retry gets [response-not-kept](#response-not-kept).
+//! - *A function that you gave to the layer panics*: no key of work that is done, or may be done, becomes free. Before the handler runs it is 500, and nothing was begun. If
+//!   [`finality`](IdempotencyLayer::finality) panics, a retry gets [response-not-kept](#response-not-kept) or [unknown](#unknown); if [`redact`](IdempotencyLayer::redact) or
+//!   [`seal`](IdempotencyLayer::seal) does, [response-not-kept](#response-not-kept).
 //! - *The process crashes, or is paused*: the lease runs out. Then a retry takes over, or finds the record unknown.
 //! - *The database is out of reach*: the client gets 503 with Retry-After. If the database fails while the handler runs, the
 //!   layer tries for 10 minutes to record the response, unless another process takes the key over first. A key whose work
@@ -201,7 +204,7 @@
 //! ## handler-panicked
 //!
 //! *500.* The handler panicked. The key is free or [unknown](#unknown), as [`server_error`](IdempotencyLayer::server_error)
-//! says.
+//! says. Or a function that the layer was given panicked before the handler: nothing was begun.
 //!
 //! ## run-too-long
 //!
@@ -214,7 +217,7 @@
 //!
 //! ## damaged
 //!
-//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the response. An operator repairs it.
+//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the response, or panicked. An operator repairs it.
 //!
 //! ## misconfigured
 //!
@@ -247,9 +250,11 @@ mod finality;
 mod fingerprint;
 mod handle;
 mod in_tx;
+mod keeps;
 mod key;
 mod layer;
 mod pace;
+mod panics;
 mod prefer;
 mod problem;
 mod received;

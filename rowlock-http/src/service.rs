@@ -16,11 +16,15 @@ use tower_service::Service;
 use crate::attempt::{Asked, pass};
 use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
+use crate::panics;
 use crate::problem::Problem;
 use crate::settings::Settings;
 
 /// The type of messages in gRPC, and the beginning of its other types (gRPC over HTTP2, "Requests").
 const GRPC: &str = "application/grpc";
+
+/// The functions of the application's that [`admit`] calls.
+pub(crate) const ADMITS: &str = "principal, or key_format";
 
 /// A service inside an [`IdempotencyLayer`](crate::IdempotencyLayer).
 #[derive(Debug, Clone)]
@@ -61,7 +65,8 @@ where
         let settings = Arc::clone(&self.settings);
         ResponseFuture(Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let admitted = admit::<B>(&settings, &parts);
+            let admitted = panics::catch(ADMITS, || admit::<B>(&settings, &parts));
+            let admitted = admitted.unwrap_or(Err(Problem::HandlerPanicked));
             let request = Request::from_parts(parts, body);
             match admitted {
                 Ok(None) => pass(inner, request).await,

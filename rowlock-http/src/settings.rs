@@ -6,21 +6,16 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
-    CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK,
-    LOCATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
-};
 use http::request::Parts;
-use http::response;
-use http::{HeaderMap, HeaderName, Method, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, Method, Response, Uri};
 use rowlock::{Error, Fingerprint, Idempotency};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use crate::body::ResponseBody;
-use crate::finality::{self, Finality};
+use crate::finality;
 use crate::fingerprint::json::Choice;
+use crate::keeps::KEPT;
 use crate::key;
 use crate::pace::Pace;
 use crate::prefer;
@@ -37,32 +32,6 @@ const DEFAULT_MAX_BODY: usize = 1 << 20;
 const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest key of a record, in bytes.
 const MAX_KEY: usize = 255;
-
-/// Without these headers a client cannot read the body.
-const ALWAYS_KEPT: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
-
-const KEPT: [HeaderName; 8] = [
-    CACHE_CONTROL,
-    CONTENT_DISPOSITION,
-    CONTENT_LANGUAGE,
-    CONTENT_LOCATION,
-    ETAG,
-    LAST_MODIFIED,
-    LINK,
-    LOCATION,
-];
-
-/// Secrets of one session, headers of the connection (RFC 9110, section 7.6.1), and the length, which each replay sets anew.
-const NEVER_KEPT: [HeaderName; 8] = [
-    AUTHORIZATION,
-    CONNECTION,
-    CONTENT_LENGTH,
-    SET_COOKIE,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
 
 /// What a failure of the handler means for the key; see
 /// [`IdempotencyLayer::server_error`](crate::IdempotencyLayer::server_error).
@@ -327,43 +296,9 @@ impl Settings {
         }
     }
 
-    /// What a response means for its key: by its head alone, or by its body, too.
-    pub(crate) fn finality(&self, head: &response::Parts, body: Option<&[u8]>) -> Finality {
-        if let Some(hook) = &self.finality {
-            return hook(head, body);
-        }
-        match Finality::of(head.status) {
-            Finality::Retry
-                if self.server_error == ServerError::Keep && head.status.is_server_error() =>
-            {
-                Finality::Keep
-            }
-            // Another server, or another layer, has the request in flight.
-            Finality::Keep
-                if head.status == StatusCode::CONFLICT
-                    && head.headers.contains_key(RETRY_AFTER) =>
-            {
-                Finality::Retry
-            }
-            finality => finality,
-        }
-    }
-
     /// The response that reports a problem.
     pub(crate) fn response(&self, problem: &Problem) -> Response<ResponseBody> {
         problem.response(&self.policy_url, self.pace.usual())
-    }
-
-    pub(crate) fn keeps(&self, status: StatusCode, name: &HeaderName) -> bool {
-        let hop = name.as_str().starts_with("proxy-") || name.as_str() == "keep-alive";
-        let chosen = self.keep.as_ref().is_ok_and(|keep| keep.contains(name));
-        // RFC 9110, sections 15.5.2 and 15.5.6, requires these headers.
-        let needed = match status {
-            StatusCode::UNAUTHORIZED => *name == WWW_AUTHENTICATE,
-            StatusCode::METHOD_NOT_ALLOWED => *name == ALLOW,
-            _ => false,
-        };
-        (ALWAYS_KEPT.contains(name) || chosen || needed) && !hop && !NEVER_KEPT.contains(name)
     }
 }
 

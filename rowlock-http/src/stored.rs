@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use rowlock::{Error, Outcome, RecordKey};
 
 use crate::body::{Ahead, ResponseBody};
+use crate::panics;
 use crate::problem::Problem;
 use crate::settings::Settings;
 
@@ -79,11 +80,15 @@ pub(crate) fn message(
     record: &RecordKey,
     settings: &Settings,
 ) -> Result<Outcome, Error> {
-    let redacted = settings.redact.as_ref().map(|redact| {
-        let (mut head, mut body) = (head.clone(), body.to_vec());
-        redact(&mut head, &mut body);
-        (head, body)
-    });
+    let failed = |detail: String| Error::ResponseFailed { detail };
+    let panicked = |name| failed(format!("the layer's `{name}` panicked"));
+    let mut redacted = settings
+        .redact
+        .is_some()
+        .then(|| (head.clone(), body.to_vec()));
+    if let (Some(redact), Some((head, body))) = (&settings.redact, &mut redacted) {
+        panics::catch("redact", || redact(head, body)).ok_or_else(|| panicked("redact"))?;
+    }
     let (head, body) = redacted
         .as_ref()
         .map_or((head, body), |(head, body)| (head, body));
@@ -100,10 +105,9 @@ pub(crate) fn message(
     message.extend_from_slice(body);
     let content_type = match &settings.seal {
         Some(seal) => {
-            let sealed = (seal.seal)(record, &message);
-            message = sealed.map_err(|error| Error::ResponseFailed {
-                detail: format!("it cannot be sealed: {error}"),
-            })?;
+            let sealed = panics::catch("seal", || (seal.seal)(record, &message));
+            let sealed = sealed.ok_or_else(|| panicked("seal"))?;
+            message = sealed.map_err(|error| failed(format!("it cannot be sealed: {error}")))?;
             SEALED
         }
         None => MESSAGE,
@@ -132,7 +136,8 @@ pub(crate) fn replay(
                 tracing::error!(%record, "a kept response is sealed, and the layer has no IdempotencyLayer::seal to open it");
                 Problem::Misconfigured
             })?;
-            let opened = (seal.open)(record, outcome.bytes()).map_err(|error| {
+            let opened = panics::catch("open", || (seal.open)(record, outcome.bytes()));
+            let opened = opened.ok_or(Problem::Damaged)?.map_err(|error| {
                 tracing::error!(%error, %record, "a kept response cannot be opened");
                 Problem::Damaged
             })?;

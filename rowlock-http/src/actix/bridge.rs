@@ -22,6 +22,7 @@ use tracing::{Instrument, Span};
 use super::{AHEAD, broken, convert};
 use crate::body::BoxError;
 use crate::handle::Idempotent;
+use crate::panics;
 
 type Part = Result<Bytes, BoxError>;
 
@@ -146,18 +147,11 @@ async fn send<B: MessageBody>(
     let (parts, arriving) = mpsc::channel(AHEAD);
     let sent = HandlerBody {
         parts: arriving,
-        left: convert::length(body.size()),
+        left: panics::catch("MessageBody::size", || convert::length(body.size())).flatten(),
         is_over: false,
         handler: None,
     };
-    let answer = convert::answer(&head, sent);
-    let Ok(answer) = answer else {
-        tracing::error!(
-            "the handler's response has a status or a header that HTTP does not allow: its client gets a 500"
-        );
-        return;
-    };
-    if reply.send(answer).is_err() {
+    if reply.send(convert::answer(&head, sent)).is_err() {
         return;
     }
     let mut body = pin!(body);

@@ -30,25 +30,29 @@ pub(super) fn head(request: &HttpRequest) -> Result<Parts, http::Error> {
         .version(version)
         .body(())?;
     let (mut head, ()) = head.into_parts();
-    head.headers = headers(request.headers())?;
+    head.headers = headers(request.headers());
     Ok(head)
 }
 
-fn headers(from: &header::HeaderMap) -> Result<HeaderMap, http::Error> {
+/// Both versions of `http` allow the same names and values.
+fn headers(from: &header::HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(from.len());
     for (name, value) in from {
-        let name = HeaderName::from_bytes(name.as_str().as_bytes())?;
-        headers.append(name, HeaderValue::from_bytes(value.as_bytes())?);
+        let name = HeaderName::from_bytes(name.as_str().as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
+            headers.append(name, value);
+        }
     }
-    Ok(headers)
+    headers
 }
 
-/// The head of the handler's response.
-pub(super) fn answer<B>(response: &HttpResponse<()>, body: B) -> Result<Response<B>, http::Error> {
+/// The handler's response. It has done its work, so this does not fail.
+pub(super) fn answer<B>(response: &HttpResponse<()>, body: B) -> Response<B> {
     let mut answer = Response::new(body);
-    *answer.status_mut() = http::StatusCode::from_u16(response.status().as_u16())?;
-    *answer.headers_mut() = headers(response.headers())?;
-    Ok(answer)
+    let status = http::StatusCode::from_u16(response.status().as_u16());
+    *answer.status_mut() = status.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    *answer.headers_mut() = headers(response.headers());
+    answer
 }
 
 /// The layer's response.

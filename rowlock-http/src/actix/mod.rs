@@ -91,8 +91,9 @@ use crate::body::ResponseBody;
 use crate::extract::NoAttempt;
 use crate::handle::Idempotent;
 use crate::layer::IdempotencyLayer;
+use crate::panics;
 use crate::problem::Problem;
-use crate::service::admit;
+use crate::service::{ADMITS, admit};
 use crate::settings::Settings;
 
 /// How many parts of a body wait for their reader.
@@ -186,11 +187,14 @@ where
             Ok(head) => head,
             Err(error) => return Box::pin(ready(Err(actix_web::error::ErrorBadRequest(error)))),
         };
-        if let Some(copy) = &self.middleware.copy {
-            copy(&request, &mut head.extensions);
-        }
+        let admitted = panics::catch(ADMITS, || {
+            if let Some(copy) = &self.middleware.copy {
+                copy(&request, &mut head.extensions);
+            }
+            admit::<RequestBody>(&settings, &head)
+        });
         let inner = Rc::clone(&self.inner);
-        match admit::<RequestBody>(&settings, &head) {
+        match admitted.unwrap_or(Err(Problem::HandlerPanicked)) {
             Ok(None) => {
                 let answer = inner.call(request);
                 Box::pin(async move { Ok(answer.await?.map_into_boxed_body()) })

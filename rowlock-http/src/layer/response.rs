@@ -39,7 +39,8 @@ impl IdempotencyLayer {
     ///
     /// The layer calls `decide` with the head alone, and again with the whole body when that has arrived. The first answer counts if the body
     /// cannot be kept ([`max_response`](Self::max_response), trailers, an endless stream), breaks off, panics or is [cut off](Self::max_run): so answer by the head what is true whatever the body says.
-    /// The layer reads the body before it sends the head, but for `text/event-stream`. If the handler has ended its attempt by itself, nothing is asked.
+    /// The layer reads the body before it sends the head, but for `text/event-stream`. If `decide` panics, the work counts as done if the head says so (by `decide`'s own answer, or else by the status), and retries get
+    /// [response-not-kept](crate#response-not-kept); otherwise the record is [unknown](crate#unknown). If the handler has ended its attempt by itself, nothing is asked.
     ///
     /// A 403 or 404 is final without this. If the layer is also around the router's fallback, the router's 404 for an unknown route is final,
     /// too. So put the layer around the routes only (`Router::route_layer`).
@@ -67,7 +68,8 @@ impl IdempotencyLayer {
     }
 
     /// Changes what the layer keeps of a response: takes a secret out of its body, for example. The first client gets the whole response, and a
-    /// retry gets what was kept. It also concerns [`complete_in`](crate::Idempotent::complete_in), but neither outcomes that the handler records with the guard, nor the results of steps.
+    /// retry gets what was kept. It also concerns [`complete_in`](crate::Idempotent::complete_in), but neither outcomes that the handler records with the guard, nor the results of steps. If it panics, the response is [not kept](crate#response-not-kept), and
+    /// `complete_in` is an error.
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) {
@@ -88,7 +90,7 @@ impl IdempotencyLayer {
 
     /// Encrypts what the layer keeps of a response, with a function of yours that seals, and one that opens again. Both also get the record: give it to
     /// the cipher as associated data, so that nobody can move a response to another record. The sealed bytes must not be more than the
-    /// [`max_outcome`](rowlock::Idempotency::max_outcome). A response that cannot be sealed is [not kept](crate#response-not-kept), and is an error of
+    /// [`max_outcome`](rowlock::Idempotency::max_outcome). A response that cannot be sealed (or whose seal panics) is [not kept](crate#response-not-kept), and is an error of
     /// [`complete_in`](crate::Idempotent::complete_in). One that cannot be opened is [damaged](crate#damaged).
     ///
     /// To change the key of the cipher, let `open` know the old one for as long as the [retention](rowlock::Idempotency::retention). The functions do not concern outcomes that the

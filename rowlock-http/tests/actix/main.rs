@@ -17,6 +17,8 @@ mod finality;
 #[path = "../http/fingerprints.rs"]
 mod fingerprints;
 mod framework;
+#[path = "../http/hooks.rs"]
+mod hooks;
 #[path = "../http/keys.rs"]
 mod keys;
 #[path = "../http/keys_in_bodies.rs"]

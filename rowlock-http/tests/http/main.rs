@@ -27,6 +27,7 @@
 //! | the database is out of reach | `failures::a_database_out_of_reach_is_503`, `failures::a_response_is_kept_when_the_database_is_back`, `failures::a_response_is_kept_also_when_the_lease_has_run_out_meanwhile` |
 //! | the database is in quarantine | `failures::a_database_in_quarantine_is_503` |
 //! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`, `axum_alone::*`; on servers, `late_response` of the fault tests |
+//! | hooks that panic | `hooks::*` |
 //! | bodies over the limits | `bodies::*`, `axum_alone::*` |
 //! | the response and the effect in one transaction; the attempt as an argument | `transactions::*`, `extract::*` |
 //! | what a response means, by its body and by the handler; gRPC | `finality::*` |
@@ -51,6 +52,7 @@ mod finality;
 mod fingerprints;
 mod framework;
 mod hang_up;
+mod hooks;
 mod hosts;
 mod keys;
 mod keys_in_bodies;

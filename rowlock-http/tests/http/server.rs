@@ -64,7 +64,11 @@ impl Place {
             unreachable!("it is SQLite")
         };
         let shop = Arc::new(Shop::new(pool));
-        let user = |parts: &axum::http::request::Parts| text(&parts.headers, "x-user");
+        let user = |parts: &axum::http::request::Parts| {
+            let user = text(&parts.headers, "x-user");
+            assert_ne!(user.as_deref(), Some("panic"), "as was asked");
+            user
+        };
         let layer = set(IdempotencyLayer::new(records(rowlock.idempotency()), user));
         Self {
             db,
