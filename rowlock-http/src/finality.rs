@@ -28,9 +28,17 @@ pub enum Finality {
 pub(crate) type Hook = dyn Fn(&Parts, Option<&[u8]>) -> Finality + Send + Sync;
 
 impl Finality {
-    /// What the layer decides without a hook: a status below 500 is final ([`Keep`](Self::Keep)), except for 408 (too slow), 425 (too early) and 429 (too many),
-    /// after which a client may try again ([`Retry`](Self::Retry), as for 500 and above), and for 401, 405 and 407, which say that nothing was done
-    /// ([`NothingHappened`](Self::NothingHappened)). The layer also takes a 409 with `Retry-After` for [`Retry`](Self::Retry): a server behind the handler answers so while it has
+    /// What the layer decides without a hook: a status below 500 is final ([`Keep`](Self::Keep)), with these exceptions:
+    ///
+    /// - 408 (too slow), 425 (too early) and 429 (too many): a client may try again ([`Retry`](Self::Retry), as for 500 and above).
+    /// - 401, 405, 407, 411, 413, 414, 415, 417, 421, 426, 428 and 431: the server refuses the form of the request (who sends it, its method, its length, its
+    ///   headers, its connection), and has not processed it ([`NothingHappened`](Self::NothingHappened)). The corrected request may have the same key.
+    /// - 1xx, such as 101 (another protocol): done, and there is nothing to replay ([`DoNotKeep`](Self::DoNotKeep)).
+    ///
+    /// A refusal that depends on the content, or on the state of the data (400, 402, 403, 404, 406, 409, 410, 412, 416, 422, 423, …), is final, because a handler may answer so after
+    /// some work. If a handler answers with one of the second group after some work, decide by a [hook](crate::IdempotencyLayer::finality).
+    ///
+    /// The layer also takes a 409 with `Retry-After` for [`Retry`](Self::Retry): a server behind the handler answers so while it has
     /// the request in flight.
     ///
     /// ```
@@ -49,8 +57,12 @@ impl Finality {
     #[must_use]
     pub fn of(status: StatusCode) -> Self {
         match status.as_u16() {
-            // RFC 9110, sections 15.5.2, 15.5.6 and 15.5.8. A router answers 405 without calling a handler.
-            401 | 405 | 407 => Self::NothingHappened,
+            100..=199 => Self::DoNotKeep,
+            // RFC 9110, section 15.5, and RFC 6585: the server refuses to process such a request. Routers and extractors answer so without calling a
+            // handler, and a client corrects what the fingerprint does not contain.
+            401 | 405 | 407 | 411 | 413 | 414 | 415 | 417 | 421 | 426 | 428 | 431 => {
+                Self::NothingHappened
+            }
             408 | 425 | 429 | 500.. => Self::Retry,
             _ => Self::Keep,
         }

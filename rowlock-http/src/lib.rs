@@ -68,14 +68,14 @@
 //!            │── one that is not, or cannot be, kept ──────────► done: replays are answered with 410
 //!            │── complete_in, and a commit ────────────────────► done: replayed
 //!            │── complete_in, and a rollback ──────────────────► free: a retry runs the handler
-//!   running ─┤── nothing happened: 401, 405, 407, or so said ──► free
+//!   running ─┤── nothing happened: 401, 415, …, or so said ────► free
 //!            │── another response, a panic, a crash, ──┬───────► free (ServerError::Transient)
 //!            │   a handler that is cut off             ├───────► unknown (ServerError::Unknown)
 //!            │                                         └───────► done: a response and a panic (ServerError::Keep)
 //!            └── Finality::Unknown ────────────────────────────► unknown
 //! ```
 //!
-//! A status below 500 is *final*, except 401, 405, 407, 408, 425 and 429. [`finality`](IdempotencyLayer::finality) changes
+//! A status below 500 is *final*, except those that refuse the form of a request (401, 405, 415, …), 408, 425 and 429 ([`Finality::of`]). [`finality`](IdempotencyLayer::finality) changes
 //! this, by the head and the body. A handler's refusal (400, 404, a declined card) is final: the layer replays it, too.
 //!
 //! Two requests are the same when they have the same method, path, query and body

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
+use http_body::Body as _;
 use rowlock::{Error, Outcome, RecordKey};
 
 use crate::body::{Ahead, ResponseBody};
@@ -55,8 +56,10 @@ pub(crate) async fn whole(
     if endless {
         return None;
     }
+    // The length may be that of another response: HEAD, 204, 304 (RFC 9110, section 8.6).
+    let has_none = body.size_hint().exact() == Some(0);
     match body.read_ahead(settings.max_response()).await {
-        Ahead::Whole(bytes) if is_of_its_length(head, &bytes) => Some(bytes),
+        Ahead::Whole(bytes) if has_none || is_of_its_length(head, &bytes) => Some(bytes),
         Ahead::Whole(_) | Ahead::Trailers | Ahead::TooLarge { .. } | Ahead::Failed(_) => None,
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse};
-use actix_web::error::PayloadError;
+use actix_web::error::{ContentTypeError, JsonPayloadError, PayloadError};
 use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -127,7 +127,12 @@ pub(super) async fn handle<S, B>(
         Ok(answer) => {
             let (request, response) = answer.into_parts();
             // The attempt runs while somebody has it.
-            request.extensions_mut().remove::<Idempotent>();
+            let attempt = request.extensions_mut().remove::<Idempotent>();
+            if let Some(attempt) = attempt
+                && response.error().is_some_and(is_wrong_type)
+            {
+                attempt.nothing_happened();
+            }
             let _ = ends.send(request);
             send(response, reply).await;
         }
@@ -136,6 +141,13 @@ pub(super) async fn handle<S, B>(
             send(error.error_response(), reply).await;
         }
     }
+}
+
+/// Whether an extractor has refused the Content-Type: actix-web answers so with 400, as for content that is wrong.
+fn is_wrong_type(error: &Error) -> bool {
+    let json = error.as_error::<JsonPayloadError>();
+    json.is_some_and(|error| matches!(error, JsonPayloadError::ContentType))
+        || error.as_error::<ContentTypeError>().is_some()
 }
 
 /// Sends the response, and then its body.

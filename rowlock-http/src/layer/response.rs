@@ -22,7 +22,7 @@ impl IdempotencyLayer {
 
     /// The headers of a response that the layer keeps (default: Cache-Control, Content-Disposition, Content-Language,
     /// Content-Location, `ETag`, Last-Modified, Link and Location). It always keeps Content-Type, Content-Encoding, the
-    /// WWW-Authenticate of a 401 and the Allow of a 405.
+    /// WWW-Authenticate of a 401, the Allow of a 405, the Content-Range of a 206 or 416, and the Retry-After of a status from 500 on.
     ///
     /// It never keeps Set-Cookie, Authorization, Content-Length, or a header of the connection (Connection, Keep-Alive, Proxy-…,
     /// TE, Trailer, Transfer-Encoding, Upgrade), even when it is listed here.

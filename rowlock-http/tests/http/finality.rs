@@ -179,4 +179,25 @@ over_a_socket! {
             assert!(server.record("k").await.is_none());
         }
     }
+
+    /// The corrected request differs in what does not count: in a header, or in the connection.
+    async fn a_refusal_of_the_form_of_a_request_frees_its_key() {
+        for means in [ServerError::Transient, ServerError::Unknown, ServerError::Keep] {
+            let server = Server::new(|layer| layer.server_error(means)).await;
+            for status in [401, 405, 407, 411, 413, 414, 415, 417, 421, 426, 428, 431] {
+                let pay = |act: &str| server.pay(&status.to_string(), act);
+                send(pay(&status.to_string())).await.is_new(status);
+                let record = server.record(&status.to_string()).await.unwrap();
+                assert_eq!(record.state, RecordState::Free, "{means:?} {status}");
+                send(pay("201")).await.is_new(201);
+            }
+            // These speak of the content, or of the state of the data.
+            for status in [400, 402, 403, 404, 406, 409, 410, 412, 416, 418, 422, 423, 424, 451] {
+                let pay = |act: &str| server.pay(&status.to_string(), act);
+                let first = send(pay(&status.to_string())).await;
+                first.is_new(status);
+                send(pay("201")).await.is_replay_of(&first);
+            }
+        }
+    }
 }

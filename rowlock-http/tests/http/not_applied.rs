@@ -1,6 +1,7 @@
 //! Responses that say that nothing was done: 401, 405 and 407. And those that need a header of their own to be replayed.
 
 use axum::Router;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{any, get, post};
 use rowlock::RecordState;
 use rowlock_http::{Finality, IdempotencyLayer, ServerError};
@@ -16,9 +17,18 @@ async fn server(set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer) -> Serve
             .route("/pay", post(handle))
             .route("/list", get(handle))
             .route("/other", any(handle))
+            .route("/json", post(json))
             .layer(layer)
     };
     Server::routed(|records| records, set, routes, Run::default()).await
+}
+
+/// What axum's `Json` does.
+async fn json(headers: HeaderMap) -> Result<&'static str, StatusCode> {
+    let is_json = headers["content-type"] == "application/json";
+    is_json
+        .then_some("read")
+        .ok_or(StatusCode::UNSUPPORTED_MEDIA_TYPE)
 }
 
 over_a_socket! {
@@ -77,5 +87,18 @@ over_a_socket! {
         let second = send(server.pay("k", "201")).await;
         second.is_replay_of(&first);
         assert_eq!((second.header("allow"), second.header("www-authenticate")), (None, None));
+    }
+
+    async fn a_wrong_content_type_is_corrected_under_the_same_key() {
+        let server = server(|layer| layer).await;
+        let ask = async |content_type: &'static str| {
+            let request = server.request("POST", "/json").header("idempotency-key", "\"k\"");
+            let request = request.header("x-user", "ann").header("content-type", content_type);
+            send(request.body("{}")).await
+        };
+        ask("text/plain").await.is_new(415);
+        let first = ask("application/json").await;
+        assert_eq!(first.is_new(200).text(), "read");
+        ask("application/json").await.is_replay_of(&first);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use axum::http::Method;
 use rowlock_test::eventually;
 
 use crate::server::{Answer, Server, over_a_socket, send};
@@ -249,5 +250,39 @@ over_a_socket! {
         let answer = send(server.keyless("201")).await;
         let problem: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
         assert_eq!(problem["type"], "https://shop.example/retries#missing-key");
+    }
+
+    async fn a_length_of_a_body_that_is_not_sent_does_not_hinder_a_replay() {
+        let server = Server::plain().await;
+        for status in ["204", "304"] {
+            let act = format!("of-length {status} 100");
+            let first = send(server.pay(status, &act)).await;
+            first.is_new(status.parse().unwrap());
+            send(server.pay(status, &act)).await.is_replay_of(&first);
+        }
+        let server = Server::new(|layer| layer.methods([Method::HEAD])).await;
+        let head = || {
+            let request = server.request("HEAD", "/pay").header("x-user", "ann");
+            request.header("idempotency-key", "\"k\"").header("x-act", "of-length 200 100")
+        };
+        let first = send(head()).await;
+        first.is_new(200);
+        send(head()).await.is_replay_of(&first);
+    }
+
+    async fn an_answer_that_switches_protocols_is_not_replayed() {
+        let server = Server::plain().await;
+        let request = crate::raw::asking(&[b"\"k\""], &["x-act: 101"]);
+        assert_eq!(crate::raw::exchange(server.address, &request).await.0, 101);
+        let again = send(server.pay("k", "201")).await;
+        assert_eq!(again.is_problem(410, "response-not-kept")["original_status"], 101);
+    }
+
+    async fn a_failure_that_is_kept_says_when_to_come_back() {
+        let server = Server::new(|layer| layer.server_error(rowlock_http::ServerError::Keep)).await;
+        let first = send(server.pay("k", "come-back-503")).await;
+        assert_eq!(first.is_new(503).retry_after(), 7);
+        let again = send(server.pay("k", "201")).await;
+        assert_eq!(again.is_replay_of(&first).retry_after(), 7);
     }
 }

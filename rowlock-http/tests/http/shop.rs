@@ -161,6 +161,18 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
                 }
             }
         }
+        // The header says how long another response would be.
+        "of-length" => {
+            let (status, length) = argument.split_once(' ').unwrap();
+            let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+            (status, [("content-length", length)], ()).into_response()
+        }
+        "come-back-503" => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            [("retry-after", "7")],
+            said,
+        )
+            .into_response(),
         "come-back" => (StatusCode::CONFLICT, [("retry-after", "1")], said).into_response(),
         "bytes" => odd(),
         "trailers" => trailers(said),
