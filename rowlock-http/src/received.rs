@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use serde_json::Value;
-use serde_json_path::JsonPath;
 
 use crate::fingerprint::json::Choice;
 
@@ -56,6 +55,21 @@ impl fmt::Debug for Received {
     }
 }
 
+/// So many bytes are read in the time in which other tasks may wait.
+const SHORT: usize = 16 << 10;
+
+/// Reads a body, on a thread on which no task waits if that may take long. `None`: `read` has panicked, or the runtime ends.
+pub(crate) async fn read<T: Send + 'static>(
+    body: &Bytes,
+    read: impl FnOnce(&[u8]) -> T + Send + 'static,
+) -> Option<T> {
+    if body.len() <= SHORT {
+        return Some(read(body));
+    }
+    let body = body.clone();
+    tokio::task::spawn_blocking(move || read(&body)).await.ok()
+}
+
 /// What a hook returns, or why the request is refused.
 type Found<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
 
@@ -79,29 +93,26 @@ where
     })
 }
 
-/// The text or the whole number that the path selects in a JSON body. `None`: the body has none.
-pub(crate) fn text_at(received: &Received, path: &JsonPath) -> Result<Option<String>, String> {
-    let body: Value = serde_json::from_slice(received.body())
-        .map_err(|error| format!("The body is not JSON: {error}."))?;
-    if Choice::only(path.clone()).chosen(received.body()).is_none() {
-        return Err(format!(
-            "The key at {path} is ambiguous: an object in the body has the same field twice."
-        ));
-    }
-    let selected = path.query(&body);
-    let mut selected = selected.iter();
+/// The text or the whole number that `at` selects in a JSON body. `None`: the body has none.
+pub(crate) fn text_at(json: &[u8], at: &Choice) -> Result<Option<String>, String> {
+    let body: Value =
+        serde_json::from_slice(json).map_err(|error| format!("The body is not JSON: {error}."))?;
+    let chosen = at.select(json, &body).ok_or(
+        "The key is ambiguous: an object in the body has the same field twice. Or the body is nested too deeply.",
+    )?;
+    let mut selected = chosen.values.into_iter();
     let text = match selected.next() {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) if number.is_i64() || number.is_u64() => number.to_string(),
         Some(_) => {
             return Err(format!(
-                "{path} of the body must be a text or a whole number."
+                "{at} of the body must be a text or a whole number."
             ));
         }
     };
     match selected.next() {
         None => Ok(Some(text)),
-        Some(_) => Err(format!("{path} of the body must be one value.")),
+        Some(_) => Err(format!("{at} of the body must be one value.")),
     }
 }

@@ -1,18 +1,22 @@
 //! The parts of a JSON body that count: those that paths of RFC 9535 select, or all others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
 
 use rowlock::Error;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json_path::{JsonPath, PathElement};
 use serde_with::de::DeserializeAsWrap;
 use serde_with::{MapPreventDuplicates, Same};
 
-/// The parts of a JSON body that count.
+use super::path::{Path, Size, inside};
+
+/// The parts of a JSON body that count. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub(crate) struct Choice {
-    paths: Vec<JsonPath>,
+    paths: Arc<[Path]>,
     which: Which,
 }
 
@@ -28,13 +32,22 @@ pub(crate) enum Which {
 type Fields<'a> =
     DeserializeAsWrap<BTreeMap<String, &'a RawValue>, MapPreventDuplicates<Same, Same>>;
 
-/// What the paths select, as a tree of the values on the way to it.
+/// What the paths select in a body.
+#[derive(Debug)]
+pub(crate) struct Chosen<'a> {
+    /// The values, each as often as the paths select it.
+    pub(crate) values: Vec<&'a Value>,
+    /// The JSON that counts.
+    pub(crate) text: String,
+}
+
+/// The selected values by their addresses: a body may have many, at long paths.
 #[derive(Debug, Default)]
 struct Selected {
-    /// It is selected with all that is in it.
-    is_whole: bool,
-    fields: BTreeMap<String, Selected>,
-    elements: BTreeMap<usize, Selected>,
+    /// With all that is in them.
+    whole: HashSet<*const Value>,
+    /// Something in them.
+    partly: HashSet<*const Value>,
 }
 
 impl Choice {
@@ -44,7 +57,7 @@ impl Choice {
         I::Item: AsRef<str>,
     {
         let paths = paths.into_iter();
-        let paths = paths.map(|path| JsonPath::parse(path.as_ref()));
+        let paths = paths.map(|path| Path::new(path.as_ref()));
         let paths = paths.collect::<Result<_, _>>();
         let paths = paths.map_err(|_| Error::InvalidSetting {
             setting: match which {
@@ -56,91 +69,132 @@ impl Choice {
         Ok(Self { paths, which })
     }
 
-    pub(crate) fn only(path: JsonPath) -> Self {
-        Self {
-            paths: vec![path],
+    /// What one path selects.
+    pub(crate) fn at(path: &str) -> Result<Self, Error> {
+        let path = Path::new(path).map_err(|_| Error::InvalidSetting {
+            setting: "key_in_json",
+            reason: "it is not a JSONPath (RFC 9535), such as $.id",
+        })?;
+        Ok(Self {
+            paths: [path].into(),
             which: Which::Only,
-        }
+        })
     }
 
-    /// The JSON that counts. `None`: this is not JSON, is nested too deeply, or has an object with a field that stands there twice.
+    /// The JSON that counts. `None`: all bytes count, because the paths select nothing, or the body cannot be [taken apart](Self::select).
     pub(crate) fn chosen(&self, json: &[u8]) -> Option<String> {
+        let value = parse(json)?;
+        let chosen = self.select(json, &value)?;
+        // A path that is wrong would make all requests one.
+        let counts = self.which == Which::Except || !chosen.values.is_empty();
+        counts.then_some(chosen.text)
+    }
+
+    /// Selects in `value`, which is `json`. `None`: `json` has an object with a field that stands there twice, or would take the paths too many steps.
+    pub(crate) fn select<'a>(&self, json: &[u8], value: &'a Value) -> Option<Chosen<'a>> {
         let raw: &RawValue = serde_json::from_slice(json).ok()?;
-        let value: Value = serde_json::from_str(raw.get()).ok()?;
-        let mut selected = Selected::default();
-        for node in self
-            .paths
-            .iter()
-            .flat_map(|path| path.query_located(&value))
-        {
-            selected.add(node.location().iter());
+        let size = Size::of(value, json.len());
+        if !self.paths.iter().all(|path| path.is_bounded_in(size)) {
+            return None;
         }
+        let values = self.paths.iter().flat_map(|path| path.query(value));
+        let values: Vec<_> = values.collect();
+        let mut selected = Selected {
+            whole: values.iter().map(|value| ptr::from_ref(*value)).collect(),
+            partly: HashSet::new(),
+        };
+        selected.look_through(value);
+        selected.partly.insert(ptr::from_ref(value));
         let mut text = String::new();
-        self.write(raw, Some(&selected), &mut text)?;
-        Some(text)
+        self.write(raw, value, &selected, &mut text)?;
+        Some(Chosen { values, text })
     }
 
     /// Whether a value counts, wholly or in part.
-    fn counts(&self, selected: Option<&Selected>) -> bool {
+    fn counts(&self, value: &Value, selected: &Selected) -> bool {
         match self.which {
-            Which::Only => selected.is_some(),
-            Which::Except => selected.is_none_or(|selected| !selected.is_whole),
+            Which::Only => selected.is_whole(value) || selected.is_partly(value),
+            Which::Except => !selected.is_whole(value),
         }
     }
 
     /// Writes what counts of a value. A number keeps its text: as floats, two different numbers could become equal.
-    fn write(&self, raw: &RawValue, selected: Option<&Selected>, text: &mut String) -> Option<()> {
-        let json = raw.get();
-        let inside = selected.filter(|selected| !selected.is_whole);
-        match (inside, json.as_bytes().first()) {
-            (Some(inside), Some(b'{')) => {
-                let fields: Fields<'_> = serde_json::from_str(json).ok()?;
+    fn write(
+        &self,
+        raw: &RawValue,
+        value: &Value,
+        selected: &Selected,
+        text: &mut String,
+    ) -> Option<()> {
+        let is_apart = selected.is_partly(value) && !selected.is_whole(value);
+        match value {
+            Value::Object(values) if is_apart => {
+                let fields: Fields<'_> = serde_json::from_str(raw.get()).ok()?;
                 text.push('{');
                 let mut comma = "";
-                for (name, value) in fields.into_inner() {
-                    let selected = inside.fields.get(&name);
-                    if self.counts(selected) {
+                for (name, raw) in fields.into_inner() {
+                    let value = values.get(&name)?;
+                    if self.counts(value, selected) {
                         text.push_str(comma);
                         text.push_str(&Value::from(name).to_string());
                         text.push(':');
-                        self.write(value, selected, text)?;
+                        self.write(raw, value, selected, text)?;
                         comma = ",";
                     }
                 }
                 text.push('}');
             }
-            (Some(inside), Some(b'[')) => {
-                let elements: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+            Value::Array(values) if is_apart => {
+                let elements: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
                 text.push('[');
                 let mut comma = "";
-                for (index, value) in elements.into_iter().enumerate() {
-                    let selected = inside.elements.get(&index);
-                    if self.counts(selected) {
+                for (raw, value) in elements.into_iter().zip(values) {
+                    if self.counts(value, selected) {
                         text.push_str(comma);
-                        self.write(value, selected, text)?;
+                        self.write(raw, value, selected, text)?;
                         comma = ",";
                     }
                 }
                 text.push(']');
             }
-            // Nothing of it is selected.
-            (Some(_), _) if self.which == Which::Only => text.push_str("null"),
-            _ => text.push_str(json),
+            _ => text.push_str(raw.get()),
         }
         Some(())
     }
 }
 
+/// The paths.
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let paths: Vec<_> = self.paths.iter().map(ToString::to_string).collect();
+        f.write_str(&paths.join(", "))
+    }
+}
+
+/// `None`: this is not JSON, or is nested more than 128 levels deep.
+pub(crate) fn parse(json: &[u8]) -> Option<Value> {
+    serde_json::from_slice(json).ok()
+}
+
 impl Selected {
-    fn add<'a>(&mut self, path: impl Iterator<Item = &'a PathElement<'a>>) {
-        let mut at = self;
-        for element in path {
-            at = match element {
-                PathElement::Name(name) => at.fields.entry((*name).to_owned()).or_default(),
-                PathElement::Index(index) => at.elements.entry(*index).or_default(),
-            };
+    /// Notes the values in which something is selected. Returns whether this one is, or has, such a value.
+    fn look_through(&mut self, value: &Value) -> bool {
+        let mut has = false;
+        for inner in inside(value) {
+            has |= self.look_through(inner);
         }
-        at.is_whole = true;
+        if has {
+            self.partly.insert(ptr::from_ref(value));
+        }
+        has || self.is_whole(value)
+    }
+
+    fn is_whole(&self, value: &Value) -> bool {
+        self.whole.contains(&ptr::from_ref(value))
+    }
+
+    fn is_partly(&self, value: &Value) -> bool {
+        self.partly.contains(&ptr::from_ref(value))
     }
 }
 
@@ -169,12 +223,10 @@ mod tests {
                 &["$.a", "$.a.y"],
                 r#"{"a":{"x":[{"id":1,"at":"now"},{"id":2}],"y":null}}"#,
             ),
-            (&["$.none"], "{}"),
             (&["$"], json),
         ] {
             assert_eq!(only(paths, json).as_deref(), Some(chosen), "{paths:?}");
         }
-        assert_eq!(only(&["$.a"], "7").as_deref(), Some("null"));
         assert_eq!(
             only(&["$[*].a"], r#"[{"a":1,"b":2},3]"#).as_deref(),
             Some(r#"[{"a":1}]"#)
@@ -235,6 +287,58 @@ mod tests {
         for path in ["", "a.b", "$.", "$.a[", "$[?@.a ==]"] {
             let choice = Choice::of(Which::Only, [path]);
             assert!(choice.is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_select_nothing_choose_nothing() {
+        for json in ["{}", "7", "[]", r#"{"b":1,"c":{"A":2}}"#] {
+            assert_eq!(only(&["$.a", "$.c.a"], json), None, "{json}");
+        }
+        assert_eq!(
+            only(&["$.a"], r#"{"a":null}"#).as_deref(),
+            Some(r#"{"a":null}"#)
+        );
+    }
+
+    /// Each of these would take minutes, and gigabytes of memory.
+    #[test]
+    fn a_body_that_would_take_too_many_steps_is_not_taken_apart() {
+        let nested = |n: usize, opens: &str, end: &str, closes: &str| {
+            let one = format!("{}{end}{}", opens.repeat(n), closes.repeat(n));
+            let many = vec![&*one; (1 << 20) / one.len()];
+            format!("[{}]", many.join(","))
+        };
+        let deep = nested(120, r#"{"a":"#, r#"{"at":1}"#, "}");
+        let lists = nested(120, "[", "1", "]");
+        let wide = nested(1, "[", "1", "]");
+        for (path, body) in [
+            ("$..at", &deep),
+            ("$..a..at", &deep),
+            ("$..*", &lists),
+            ("$..*..*..*", &lists),
+            ("$..[?@..a]", &deep),
+            ("$[?@[0] == $[1][0]]", &wide),
+            ("$[?count($..*) > 1]", &wide),
+        ] {
+            for chosen in [only(&[path], body), except(&[path], body)] {
+                assert_eq!(chosen, None, "{path}");
+            }
+        }
+        // An honest body of that size, and small ones.
+        let items = vec![r#"{"sku":"a-17","count":2,"trace":{"at":17,"by":"x"}}"#; 19_000];
+        let items = format!(r#"{{"items":[{}]}}"#, items.join(","));
+        for path in [
+            "$..at",
+            "$.items[?@.count > 1].sku",
+            "$['a..b','$','at'].x",
+            "$..trace..at",
+        ] {
+            assert!(except(&[path], &items).is_some(), "{path}");
+        }
+        let small = r#"{"a":{"a":{"at":1,"b":[1,2]}},"x":2}"#;
+        for path in ["$..a..at", "$..*..*..*", "$..[?@.at == $.a.a.at]"] {
+            assert!(except(&[path], small).is_some(), "{path}");
         }
     }
 }

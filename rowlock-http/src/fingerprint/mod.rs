@@ -2,10 +2,12 @@
 //!
 //! - [`uri`]: the path and query that the client has sent, and the host.
 //! - [`json`]: the parts of a JSON body that count.
+//! - [`path`]: how many steps a path takes in a body.
 //! - [`multipart`]: a form counts by its parts.
 
 pub(crate) mod json;
 mod multipart;
+mod path;
 mod uri;
 
 use http::header::CONTENT_TYPE;
@@ -15,7 +17,7 @@ pub(crate) use uri::hides_uri;
 
 use crate::collect::Collected;
 use crate::problem::Problem;
-use crate::received::Received;
+use crate::received::{self, Received};
 use crate::settings::Settings;
 
 pub(crate) async fn of(
@@ -61,10 +63,12 @@ async fn of_body(
 ) -> FingerprintBuilder {
     if let Ok(Some(choice)) = &settings.json
         && is_json(received.head())
-        && let Some(chosen) = choice.chosen(&body.bytes)
-        && let Ok(request) = request.clone().part("json").json(chosen)
     {
-        return request;
+        let (choice, request) = (choice.clone(), request.clone().part("json"));
+        let chosen = move |json: &[u8]| request.json(choice.chosen(json)?).ok();
+        if let Some(Some(request)) = received::read(&body.bytes, chosen).await {
+            return request;
+        }
     }
     if let Some(digest) = multipart::digest(received.head(), &body.bytes).await {
         return request.part("multipart").part(digest.as_bytes());

@@ -19,6 +19,8 @@ pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
     let mut multipart = Multipart::new(whole, boundary);
     let mut all = Fingerprint::builder();
     while let Some(mut part) = multipart.next_field().await.ok()? {
+        // All of it is there already. This lets other tasks run.
+        tokio::task::consume_budget().await;
         let bytes = |value: Option<&HeaderValue>| value.map(|value| value.as_bytes().to_vec());
         let said = [
             part.name().map(|name| name.as_bytes().to_vec()),

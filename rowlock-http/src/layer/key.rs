@@ -3,10 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rowlock::Error;
-use serde_json_path::JsonPath;
-
 use super::IdempotencyLayer;
+use crate::fingerprint::json::Choice;
 use crate::received::{self, Received};
 
 impl IdempotencyLayer {
@@ -65,20 +63,16 @@ impl IdempotencyLayer {
     ///
     /// A body that is not JSON, a value of another type, and a field that stands twice in an object on the way to it, are [bad-key](crate#bad-key): parsers differ in which of two fields they take. A missing value, or `null`, is a missing key.
     pub fn key_in_json(self, path: &str) -> Self {
-        match JsonPath::parse(path) {
-            Ok(path) => {
-                let path = Arc::new(path);
-                self.key_from(move |request| {
-                    let path = Arc::clone(&path);
-                    async move { received::text_at(&request, &path) }
-                })
-            }
-            Err(_) => self.with(|settings| {
-                settings.key_from = Err(Error::InvalidSetting {
-                    setting: "key_in_json",
-                    reason: "it is not a JSONPath (RFC 9535), such as $.id",
-                });
+        match Choice::at(path) {
+            Ok(at) => self.key_from(move |request| {
+                let at = at.clone();
+                async move {
+                    let read = move |json: &[u8]| received::text_at(json, &at);
+                    let text = received::read(request.body(), read).await;
+                    text.unwrap_or_else(|| Err("The body cannot be read.".into()))
+                }
             }),
+            Err(error) => self.with(|settings| settings.key_from = Err(error)),
         }
     }
 }

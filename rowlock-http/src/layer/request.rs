@@ -88,8 +88,9 @@ impl IdempotencyLayer {
     /// this, or [`json_except`](Self::json_except), for clients whose retries differ in fields without meaning. White space and the order of the fields make
     /// no difference then.
     ///
-    /// All bytes count if the Content-Type is not JSON, if the body is not JSON or is nested more than 128 levels deep, and if an object in
-    /// question has a field twice, because parsers differ in which one they take. A [`fingerprint`](Self::fingerprint) hook replaces this setting.
+    /// All bytes count if the Content-Type is not JSON, if the body is not JSON or is nested more than 128 levels deep, if the paths select nothing in it (otherwise a wrong path would make all requests one), and if an object in
+    /// question has a field twice, because parsers differ in which one they take. All bytes count, too, if the paths may take more than 8 steps for each byte of the body, and more than 65,536: each
+    /// `..` visits a value once for each value around it, and a query from the root inside of a filter visits all values again. A [`fingerprint`](Self::fingerprint) hook replaces this setting.
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
