@@ -19,7 +19,7 @@ use crate::fingerprint;
 use crate::handle::Idempotent;
 use crate::problem::Problem;
 use crate::received::Received;
-use crate::settings::{Room, ServerError, Settings};
+use crate::settings::{Room, Senders, ServerError, Settings};
 use crate::stored;
 use crate::under_way::{Doing, Task};
 
@@ -103,7 +103,7 @@ impl Asked {
                 drop(task);
                 return pass(inner, request).await;
             }
-            Err(problem) => return Ok(self.settings.response(&problem)),
+            Err(problem) => return Ok(self.refusal(&problem)),
         };
         let started = Instant::now();
         attempt.is(Doing::Running);
@@ -169,6 +169,18 @@ impl Asked {
                 tracing::error!(%error, %record, "the handler has panicked");
                 Ok(attempt.break_off(Problem::HandlerPanicked).await)
             }
+        }
+    }
+
+    fn refusal(&self, problem: &Problem) -> Response<ResponseBody> {
+        let status = match problem {
+            Problem::Expired => None,
+            Problem::ResponseNotKept { status } => *status,
+            _ => return self.settings.response(problem),
+        };
+        match self.settings.senders {
+            Senders::Clients => self.settings.response(problem),
+            Senders::OfEvents => stored::acknowledgement(status),
         }
     }
 

@@ -194,12 +194,12 @@
 //!
 //! ## expired
 //!
-//! *410.* The request was done, and its response has been deleted since. The request does not run again.
+//! *410.* The request was done, and its response has been deleted since. The request does not run again. (An [event](IdempotencyLayer::events) gets 200 without a body.)
 //!
 //! ## response-not-kept
 //!
 //! *410.* The request was done, with the status `original_status`, and the response was not kept: the server chose so, or the response was too large, a stream of
-//! events, had trailers, broke off, could not be sealed, or was refused by the database. The request does not run again.
+//! events, had trailers, broke off, could not be sealed, or was refused by the database. The request does not run again. (An [event](IdempotencyLayer::events) gets that status without a body.)
 //!
 //! ## handler-panicked
 //!

@@ -47,6 +47,15 @@ pub enum ServerError {
     Keep,
 }
 
+/// Who sends the requests, and chooses the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Senders {
+    /// They want the response.
+    Clients,
+    /// Those of events need no more than that an event was done.
+    OfEvents,
+}
+
 /// The attempts that run.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
@@ -82,6 +91,7 @@ pub(crate) struct Settings {
     pub(crate) lenient: bool,
     pub(crate) max_key: usize,
     pub(crate) key_from: Result<Option<Arc<Hook<Option<String>>>>, Error>,
+    pub(crate) senders: Senders,
     pub(crate) key_format: Arc<dyn Fn(&str) -> bool + Send + Sync>,
     pub(crate) methods: Vec<Method>,
     pub(crate) max_body: usize,
@@ -121,6 +131,7 @@ impl Settings {
             lenient: false,
             max_key: MAX_KEY,
             key_from: Ok(None),
+            senders: Senders::Clients,
             key_format: Arc::new(|_| true),
             methods: vec![Method::POST, Method::PATCH],
             max_body: DEFAULT_MAX_BODY,
@@ -245,7 +256,7 @@ impl Settings {
         };
         if key.len() > self.max_key {
             let reason = format!(
-                "The key has more than {} characters. Send a shorter key.",
+                "The key has more than {} bytes. Send a shorter key.",
                 self.max_key
             );
             return Err(Problem::BadKey(reason.into()));

@@ -19,6 +19,7 @@ const SEALED: &str = "application/vnd.rowlock.sealed";
 const NOT_KEPT: &str = "application/vnd.rowlock.response-not-kept";
 
 pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+const YES: HeaderValue = HeaderValue::from_static("true");
 
 /// The outcome to keep for a response whose body has been read ahead: the response, or a mark that it was not kept.
 pub(crate) fn outcome(
@@ -160,9 +161,17 @@ pub(crate) fn replay(
             response
         }
     };
-    let yes = HeaderValue::from_static("true");
-    response.headers_mut().insert(REPLAYED, yes);
+    response.headers_mut().insert(REPLAYED, YES);
     Ok(response)
+}
+
+/// What is left of the response to an event that was done: its status, if that is known.
+pub(crate) fn acknowledgement(status: Option<u16>) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::of(Bytes::new()));
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    *response.status_mut() = status.unwrap_or_default();
+    response.headers_mut().insert(REPLAYED, YES);
+    response
 }
 
 /// The bytes of an outcome, which many replays may have at once: they are not copied.

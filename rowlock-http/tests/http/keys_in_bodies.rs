@@ -72,4 +72,36 @@ over_a_socket! {
         send(server.keyless("500").header("x-delivery", "d1")).await.is_replay_of(&first);
         assert!(server.record("POST:d1").await.is_some());
     }
+
+    /// A sender stops to send to an endpoint that says 410.
+    async fn an_event_that_was_done_is_a_success_also_when_its_response_is_gone() {
+        let server = Server::new(|layer| layer.key_in_json("$.id").max_response(1_000)).await;
+        let deliver = async |id: &str, act: &str| {
+            send(server.keyless(act).body(format!(r#"{{"id":"{id}"}}"#))).await
+        };
+        deliver("evt_1", "201").await.is_new(201);
+        let sql = "UPDATE rowlock_idempotency SET retain_until = 1";
+        assert_eq!(server.db.execute(sql).await, 1);
+        deliver("evt_2", "large 1001").await.is_new(200);
+        for id in ["evt_1", "evt_2"] {
+            for _ in 0..2 {
+                let again = deliver(id, "201").await;
+                assert!(again.is_replay() && again.body.is_empty(), "{again:?}");
+                assert_eq!(again.status, 200);
+            }
+        }
+        // A refusal stays one.
+        let sql = "UPDATE rowlock_idempotency SET outcome = CAST('402' AS BLOB) WHERE content_type LIKE '%not-kept'";
+        assert_eq!(server.db.execute(sql).await, 1);
+        assert_eq!(deliver("evt_2", "201").await.status, 402);
+        assert_eq!(server.shop.runs(), 2);
+    }
+
+    async fn a_key_that_is_too_long_is_told_in_bytes() {
+        let server = Server::new(|layer| layer.key_in_json("$.id")).await;
+        let body = format!(r#"{{"id":"{}"}}"#, "\u{e9}".repeat(128));
+        let answer = send(server.keyless("201").body(body)).await;
+        answer.is_problem(400, "bad-key");
+        assert!(answer.text().contains("more than 255 bytes"), "{answer:?}");
+    }
 }
