@@ -198,17 +198,30 @@ impl Asked {
         let Some(key) = key else {
             return Ok(Started::WithoutKey);
         };
-        let fingerprint = fingerprint::of(received, body, settings).await?;
+        let mut fingerprint = fingerprint::of(received, body, settings).await?;
         if !settings.under_way.is_open() {
             return Err(Problem::Stopping);
         }
         let (idempotency, waits) = settings.idempotency_for(&received.head().headers);
         let room = || settings.room();
-        let begin = idempotency.begin_http_if(&self.principal, &key, fingerprint, room);
-        let begun = tokio::select! {
-            begun = begin => begun.map_err(|error| Problem::of(&error))?,
-            // It waits for another attempt.
-            () = settings.under_way.cut() => return Err(Problem::Stopping),
+        let mut others = settings.also_accepted.iter();
+        let begun = loop {
+            let begin = idempotency.begin_http_if(&self.principal, &key, fingerprint, room);
+            let begun = tokio::select! {
+                begun = begin => begun.map_err(|error| Problem::of(&error))?,
+                // It waits for another attempt.
+                () = settings.under_way.cut() => return Err(Problem::Stopping),
+            };
+            // A layer with other settings may have begun it.
+            match (&begun, others.next()) {
+                (Some(Begun::Mismatch), Some(other)) => {
+                    // If the other settings refuse it, they have not begun it.
+                    if let Ok(other) = fingerprint::of(received, body, other).await {
+                        fingerprint = other;
+                    }
+                }
+                _ => break begun,
+            }
         };
         drop(waits);
         let (guard, room) = match begun.ok_or(Problem::Overloaded)? {

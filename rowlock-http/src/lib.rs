@@ -180,7 +180,8 @@
 //!
 //! ## key-reused
 //!
-//! *422.* The key was used for another request. Send a new request with a new key.
+//! *422.* The key was used for another request. Send a new request with a new key. But if it is a retry, it differs from what was sent first, which may have been done: do not send it under a new
+//! key. The server may have changed what counts of a request ([`also_accept`](IdempotencyLayer::also_accept) prevents that).
 //!
 //! ## unknown
 //!

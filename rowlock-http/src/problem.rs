@@ -163,7 +163,9 @@ impl Problem {
                 "The server is processing a request with the same key. Send the same request again later, with the same key.".into()
             }
             Self::KeyReused => {
-                "The key was used for another request. Send this request with a new key.".into()
+                "The key was used for another request. If this is a new request, send it with a new key. If it is a retry, it differs \
+                 from what was sent first: look at what that has done, and do not send it with a new key."
+                    .into()
             }
             Self::Unknown { step } => format!(
                 "An earlier request with this key broke off in the step {step:?}. The operator of the server has to find \

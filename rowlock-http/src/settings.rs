@@ -105,6 +105,7 @@ pub(crate) struct Settings {
     pub(crate) json: Result<Option<Choice>, Error>,
     pub(crate) headers_count: Result<Vec<HeaderName>, Error>,
     pub(crate) fingerprint: Option<Arc<Hook<Fingerprint>>>,
+    pub(crate) also_accepted: Vec<Arc<Settings>>,
     pub(crate) finality: Option<Arc<finality::Hook>>,
     pub(crate) redact: Option<Arc<Redact>>,
     pub(crate) seal: Option<Seal>,
@@ -145,6 +146,7 @@ impl Settings {
             json: Ok(None),
             headers_count: Ok(Vec::new()),
             fingerprint: None,
+            also_accepted: Vec::new(),
             finality: None,
             redact: None,
             seal: None,
@@ -157,6 +159,9 @@ impl Settings {
 
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.idempotency.check()?;
+        self.also_accepted
+            .iter()
+            .try_for_each(|other| other.check())?;
         self.keep.as_ref().map_err(Clone::clone)?;
         self.key_from.as_ref().map_err(Clone::clone)?;
         self.json.as_ref().map_err(Clone::clone)?;

@@ -1,5 +1,7 @@
 //! The fingerprint of a request: its method, path, query and body, and what else counts by the settings.
 //!
+//! A setting adds nothing where a request has nothing of it: a deployment that changes the setting does not refuse that request's retries.
+//!
 //! - [`uri`]: the path and query that the client has sent, and the host.
 //! - [`json`]: the parts of a JSON body that count.
 //! - [`path`]: how many steps a path takes in a body.
@@ -28,16 +30,25 @@ pub(crate) async fn of(
     let head = received.head();
     let mut request = Fingerprint::builder().part(head.method.as_str());
     let uris = uri::uris(head, settings);
-    for uri in &uris {
+    for (number, uri) in uris.iter().enumerate() {
+        if number > 0 {
+            request = request.part("inside");
+        }
         request = request
             .part(uri.path())
             .part(uri.query().unwrap_or_default());
     }
     if settings.host_counts {
-        request = request.part("host").part(uri::host(head, &uris));
+        let host = uri::host(head, &uris);
+        if !host.is_empty() {
+            request = request.part("host").part(host);
+        }
     }
     for name in settings.headers_count.iter().flatten() {
         let values: Vec<_> = head.headers.get_all(name).iter().collect();
+        if values.is_empty() {
+            continue;
+        }
         request = request.part("header").part(name.as_str());
         request = request.part((values.len() as u64).to_be_bytes());
         for value in values {
@@ -84,4 +95,61 @@ fn is_json(head: &Parts) -> bool {
     let essence = text.split(';').next().unwrap_or_default().trim();
     let essence = essence.to_ascii_lowercase();
     essence == "application/json" || essence.ends_with("+json")
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use http::{Request, Uri};
+    use rowlock::{Idempotency, Rowlock};
+
+    use super::*;
+    use crate::collect::collect;
+    use crate::layer::IdempotencyLayer;
+
+    const BODY: &str = r#"{"cents":100}"#;
+
+    async fn fingerprint(layer: IdempotencyLayer) -> Fingerprint {
+        let request = Request::post("/pay?x=1").header(CONTENT_TYPE, "application/json");
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let body = collect(BODY.to_owned(), 1_000).await.unwrap();
+        let received = Received::new(head, body.bytes.clone());
+        of(&received, &body, &layer.into_settings()).await.unwrap()
+    }
+
+    fn layer(idempotency: &Idempotency) -> IdempotencyLayer {
+        IdempotencyLayer::new(idempotency.clone(), |_: &Parts| Some("ann"))
+    }
+
+    #[tokio::test]
+    async fn a_setting_adds_nothing_where_a_request_has_nothing_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let idempotency = Rowlock::connect(&url).await.unwrap().idempotency();
+        let before = fingerprint(layer(&idempotency)).await;
+        for (name, same) in [
+            (
+                "headers_count",
+                layer(&idempotency).headers_count(["api-version"]),
+            ),
+            ("host_counts", layer(&idempotency).host_counts(true)),
+            ("uri", layer(&idempotency).uri(|head| head.uri.clone())),
+            (
+                "json_only",
+                layer(&idempotency).json_only(["$.none", "$.a.none"]),
+            ),
+        ] {
+            assert_eq!(fingerprint(same).await, before, "{name}");
+        }
+        for (name, other) in [
+            (
+                "headers_count",
+                layer(&idempotency).headers_count(["content-type"]),
+            ),
+            ("uri", layer(&idempotency).uri(|_| Uri::from_static("/pay"))),
+            ("json_only", layer(&idempotency).json_only(["$.cents"])),
+            ("json_except", layer(&idempotency).json_except(["$.none"])),
+        ] {
+            assert_ne!(fingerprint(other).await, before, "{name}");
+        }
+    }
 }

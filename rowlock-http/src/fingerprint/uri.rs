@@ -17,7 +17,11 @@ pub(super) fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
     }
     let original = parts.extensions.get::<OriginalUri>();
     let original = original.map_or(&parts.uri, |original| &original.0);
-    vec![original.clone(), parts.uri.clone()]
+    let mut uris = vec![original.clone()];
+    if parts.uri.path_and_query() != original.path_and_query() {
+        uris.push(parts.uri.clone());
+    }
+    uris
 }
 
 /// The host of the request, in lower case, with the port if the client has sent one. The authority of the URI (HTTP/2's

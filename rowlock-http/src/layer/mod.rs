@@ -127,7 +127,7 @@ impl IdempotencyLayer {
         self.0.under_way.drain(limit).await
     }
 
-    #[cfg(feature = "actix")]
+    #[cfg(any(test, feature = "actix"))]
     pub(crate) fn into_settings(self) -> Arc<Settings> {
         self.0
     }

@@ -74,7 +74,7 @@ impl IdempotencyLayer {
     }
 
     /// The headers of a request that distinguish it from another, too: the version of the API, for example (default: none). The values count
-    /// as they are, in their order; a missing header differs from an empty one.
+    /// as they are, in their order; a missing header differs from an empty one. A header that a request does not have adds nothing: retries of such requests go on where this setting [changes](Self::also_accept).
     pub fn headers_count<I>(self, headers: I) -> Self
     where
         I: IntoIterator,
@@ -119,6 +119,34 @@ impl IdempotencyLayer {
     {
         let choice = Choice::of(Which::Except, paths).map(Some);
         self.with(|settings| settings.json = choice)
+    }
+
+    /// Also accepts retries of requests that a layer with the settings of `other` has begun, so that a deployment may change what counts of a request
+    /// ([`uri`](Self::uri), [`host_counts`](Self::host_counts), [`headers_count`](Self::headers_count), [`json_only`](Self::json_only), [`json_except`](Self::json_except),
+    /// [`fingerprint`](Self::fingerprint); no other setting of `other` means anything). Without it a retry that is on its way during the deployment gets
+    /// [key-reused](crate#key-reused), and a client that then takes a new key does the work twice. Call it once for each layer to accept.
+    ///
+    /// If the record of a key is of another request by the layer's own settings, the layer compares it by those of `other`, with one more statement for each. A new request begins by the layer's own
+    /// settings.
+    ///
+    /// ```
+    /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
+    /// # let user = |_: &axum::http::request::Parts| Some("7");
+    /// use rowlock_http::IdempotencyLayer;
+    ///
+    /// let before = IdempotencyLayer::new(rowlock.idempotency(), user);
+    /// let after = before.clone().json_except(["$.sent_at"]);
+    /// // The first deployment, while processes of the old release still run:
+    /// let layer = before.clone().also_accept(&after);
+    /// // The second one, for as long as keys are remembered:
+    /// let layer = after.also_accept(&before);
+    /// layer.check()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn also_accept(self, other: &Self) -> Self {
+        let other = Arc::clone(&other.0);
+        self.with(|settings| settings.also_accepted.push(other))
     }
 
     /// Computes what distinguishes one request from another, in addition to its method, path and query, and to

@@ -175,4 +175,27 @@ over_a_socket! {
         send(server.pay("k", "201")).await.is_problem(500, "misconfigured");
         assert_eq!(server.shop.runs(), 0);
     }
+
+    /// The paths are wrong, or another client spells its fields in another way.
+    async fn paths_that_select_nothing_let_all_bytes_count() {
+        let server = Server::new(|layer| layer.json_only(["$.cents", "$.to.id"])).await;
+        let ask = async |body: &'static str| {
+            send(server.pay("k", "201").header("content-type", JSON).body(body)).await
+        };
+        let first = ask(r#"{"amount":100,"to":{"Id":7}}"#).await;
+        first.is_new(201);
+        ask(r#"{"amount":100,"to":{"Id":7}}"#).await.is_replay_of(&first);
+        for other in [r#"{"amount":900,"to":{"Id":7}}"#, r#"{"amount":100,"to":{"Id":8}}"#, "{}", "7", "[]"] {
+            ask(other).await.is_problem(422, "key-reused");
+        }
+        assert_eq!(server.shop.runs(), 1);
+    }
+
+    async fn a_request_that_differs_is_not_asked_for_again_under_a_new_key() {
+        let server = Server::plain().await;
+        send(server.pay("k", "201")).await.is_new(201);
+        let problem = send(server.pay("k", "201").body("101")).await.is_problem(422, "key-reused");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("If it is a retry"), "{detail}");
+    }
 }
