@@ -1,6 +1,8 @@
 //! One request with a key: begin an attempt, run the handler, keep its response.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -19,6 +21,7 @@ use crate::fingerprint;
 use crate::handle::Idempotent;
 use crate::problem::Problem;
 use crate::received::Received;
+use crate::scope::with_prefix;
 use crate::settings::{Room, Senders, ServerError, Settings};
 use crate::stored;
 use crate::under_way::{Doing, Task};
@@ -31,7 +34,8 @@ const HANDLING: &str = "an HTTP handler";
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) principal: Vec<u8>,
+    /// The service, and the principal.
+    pub(crate) owner: Vec<u8>,
     /// `None`: the settings say how the key is found in the whole request.
     pub(crate) key: Option<String>,
 }
@@ -202,11 +206,16 @@ impl Asked {
         if !settings.under_way.is_open() {
             return Err(Problem::Stopping);
         }
-        let (idempotency, waits) = settings.idempotency_for(&received.head().headers);
+        let (mut idempotency, waits) = settings.idempotency_for(&received.head().headers);
+        let outer = self.is_inside_of(received, &key);
+        if outer.is_some() {
+            // There is nothing to wait for.
+            idempotency = Cow::Owned(idempotency.into_owned().wait(Duration::ZERO));
+        }
         let room = || settings.room();
         let mut others = settings.also_accepted.iter();
         let begun = loop {
-            let begin = idempotency.begin_http_if(&self.principal, &key, fingerprint, room);
+            let begin = idempotency.begin_http_if(&self.owner, &key, fingerprint, room);
             let begun = tokio::select! {
                 begun = begin => begun.map_err(|error| Problem::of(&error))?,
                 // It waits for another attempt.
@@ -227,9 +236,17 @@ impl Asked {
         let (guard, room) = match begun.ok_or(Problem::Overloaded)? {
             Begun::New(begun) => begun,
             Begun::Replay(outcome) => {
-                let record = RecordKey::new(crate::scope(&self.principal), &key);
+                let record = RecordKey::new(with_prefix(&self.owner), &key);
                 let record = record.map_err(|error| Problem::of(&error.into()))?;
                 return stored::replay(&outcome, &record, settings).map(Started::Done);
+            }
+            Begun::InFlight(_) | Begun::Mismatch if outer.is_some() => {
+                tracing::error!(
+                    record = outer.map(|record| record.to_string()),
+                    "a request is refused: an IdempotencyLayer is inside of another one that has begun its record; take one of \
+                     them away"
+                );
+                return Err(Problem::Misconfigured);
             }
             Begun::InFlight(in_flight) if in_flight.quarantine.is_some() => {
                 return Err(Problem::Unavailable);
@@ -258,6 +275,13 @@ impl Asked {
             return self.resolved(&attempt, &found).await.map(Started::Done);
         }
         Ok(Started::Mine(attempt, room))
+    }
+
+    /// The record, if the request has come out of an attempt of it: the request would wait for itself. Another layer is around this one.
+    fn is_inside_of(&self, received: &Received, key: &str) -> Option<RecordKey> {
+        let outer = received.head().extensions.get::<Idempotent>()?.record();
+        let is_own = outer.scope() == with_prefix(&self.owner) && outer.key() == key.as_bytes();
+        is_own.then(|| outer.clone())
     }
 
     /// The result of the handler, if an operator or the reconcile hook has decided that an earlier run of it happened. Otherwise the handler may run now.
@@ -315,7 +339,6 @@ enum Started {
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
 
     use axum::Router;
     use axum::body::Body as AxumBody;
@@ -338,7 +361,7 @@ mod tests {
             settings.server_error = server_error;
             let asked = Asked {
                 settings: Arc::new(settings),
-                principal: b"ann".to_vec(),
+                owner: b"ann".to_vec(),
                 key: None,
             };
             let settings = &asked.settings;

@@ -223,7 +223,7 @@
 //! ## misconfigured
 //!
 //! *500.* A setting of the layer is wrong ([`check`](IdempotencyLayer::check) says which), or the principal has more than 250
-//! bytes, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version of axum; or a kept response is sealed and the layer has no
+//! bytes (with the name of the [service](IdempotencyLayer::service)), or the layer is inside of another one that has begun the same record, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version of axum; or a kept response is sealed and the layer has no
 //! [`seal`](IdempotencyLayer::seal), or a result is larger than [`max_outcome`](rowlock::Idempotency::max_outcome).
 //!
 //! ## unavailable
@@ -259,6 +259,7 @@ mod panics;
 mod prefer;
 mod problem;
 mod received;
+mod scope;
 mod seal;
 mod service;
 mod settings;
@@ -271,33 +272,7 @@ pub use finality::Finality;
 pub use handle::Idempotent;
 pub use layer::IdempotencyLayer;
 pub use received::Received;
+pub use scope::scope;
 pub use service::{IdempotencyService, ResponseFuture};
 pub use settings::ServerError;
 pub use under_way::{Doing, Left};
-
-/// The scope of the layer's records for one `principal`: `http:`, followed by the principal. ([`IdempotencyLayer::new`] takes
-/// the function that returns the principal of a request.)
-///
-/// [`Idempotency`](rowlock::Idempotency) refuses to begin an attempt in such a scope, so that the layer's records and those of
-/// the server's own code never mix. It inspects and resolves records there.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
-/// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-/// let record = rowlock.idempotency().inspect(rowlock_http::scope("alice"), "order-17").await?;
-/// # assert!(record.is_none());
-/// assert_eq!(rowlock_http::scope("alice"), b"http:alice"); // rowlock idempotency show http:alice order-17
-/// # Ok(())
-/// # }
-/// ```
-#[must_use]
-pub fn scope(principal: impl AsRef<[u8]>) -> Vec<u8> {
-    [
-        rowlock::Idempotency::HTTP_SCOPES.as_bytes(),
-        principal.as_ref(),
-    ]
-    .concat()
-}

@@ -75,7 +75,7 @@ impl Problem {
             }
             // The layer has checked the key.
             Error::InvalidKey { .. } => {
-                tracing::error!(%error, "a request is refused: its principal has more than 250 bytes");
+                tracing::error!(%error, "a request is refused: its principal, with the name of the service, has more than 250 bytes");
                 Self::Misconfigured
             }
             _ => {

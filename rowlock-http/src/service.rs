@@ -18,6 +18,7 @@ use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
 use crate::panics;
 use crate::problem::Problem;
+use crate::scope;
 use crate::settings::Settings;
 
 /// The type of messages in gRPC, and the beginning of its other types (gRPC over HTTP2, "Requests").
@@ -111,9 +112,10 @@ pub(crate) fn admit<B: 'static>(
         Some(key)
     };
     let principal = (settings.principal)(parts).ok_or(Problem::NoPrincipal)?;
+    let owner = scope::owner(settings.service.as_deref(), &principal);
     Ok(Some(Asked {
         settings: Arc::clone(settings),
-        principal,
+        owner,
         key,
     }))
 }

@@ -21,6 +21,7 @@ use crate::pace::Pace;
 use crate::prefer;
 use crate::problem::Problem;
 use crate::received::{Hook, Received};
+use crate::scope;
 use crate::seal::{Redact, Seal};
 use crate::under_way::UnderWay;
 
@@ -85,6 +86,7 @@ type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 pub(crate) struct Settings {
     pub(crate) idempotency: Idempotency,
     pub(crate) principal: Arc<Principal>,
+    pub(crate) service: Option<Arc<str>>,
     pub(crate) uri: Option<Arc<WholeUri>>,
     pub(crate) host_counts: bool,
     pub(crate) required: bool,
@@ -126,6 +128,7 @@ impl Settings {
         Self {
             idempotency,
             principal,
+            service: None,
             uri: None,
             host_counts: false,
             required: true,
@@ -167,6 +170,14 @@ impl Settings {
         self.json.as_ref().map_err(Clone::clone)?;
         self.headers_count.as_ref().map_err(Clone::clone)?;
         let refuse = |setting, reason| Err(Error::InvalidSetting { setting, reason });
+        if self
+            .service
+            .as_deref()
+            .is_some_and(|name| !scope::is_name(name))
+        {
+            let reason = "1 to 50 letters, digits, hyphens, underscores and dots are allowed";
+            return refuse("service", reason);
+        }
         if !(1..=MAX_KEY).contains(&self.max_key) {
             return refuse("max_key", "1 to 255 bytes are allowed");
         }

@@ -188,6 +188,9 @@ where
             Err(error) => return Box::pin(ready(Err(actix_web::error::ErrorBadRequest(error)))),
         };
         let admitted = panics::catch(ADMITS, || {
+            if let Some(outer) = request.extensions().get::<Idempotent>() {
+                head.extensions.insert(outer.clone());
+            }
             if let Some(copy) = &self.middleware.copy {
                 copy(&request, &mut head.extensions);
             }

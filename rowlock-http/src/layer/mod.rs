@@ -16,6 +16,7 @@ use http::request::Parts;
 use rowlock::{Error, Idempotency};
 use tower_layer::Layer;
 
+use crate::scope::{owner, with_prefix};
 use crate::service::IdempotencyService;
 use crate::settings::{Running, Settings};
 use crate::under_way::Left;
@@ -31,10 +32,17 @@ impl IdempotencyLayer {
     /// A layer that keeps its records with `idempotency`, whose settings are the lease, the retention, the waiting and the
     /// largest outcome.
     ///
-    /// `principal` returns whose request it is (a user, a tenant), in 1 to 250 bytes. Equal keys of two principals are two
+    /// `principal` returns whose request it is (a user, a tenant), in 1 to 250 bytes. (With a [service](Self::service), its name and two bytes less.) Equal keys of two principals are two
     /// records; otherwise one user could read another user's responses. On `None`, or 0 bytes, the layer answers with 401.
     /// Return what the authentication in front of this layer has put into the request's extensions, not what any client can
-    /// send. The record's scope is [`scope`](crate::scope) of the principal.
+    /// send. The record's scope is [`scope`](Self::scope) of the principal.
+    ///
+    /// - If the principal has two parts, put them together so that no two pairs become one text: `a:b` and `c` must not be `a` and `b:c`. Say the length of the first part, for
+    ///   example: `format!("{}:{tenant}:{user}", tenant.len())`.
+    /// - A route without a login has strangers for clients. One principal for all of them (`"anonymous"`) makes their keys one: who sends the key and the request of another
+    ///   gets the response that was kept for that one. Return something that only the same client can send again: a session cookie that the server has signed, or a digest of
+    ///   a secret in the request. If there is nothing of the kind, return `"anonymous"` only where the response to an equal request holds nothing that is not in that request, and keys
+    ///   are random: accept only UUIDs ([`key_format`](Self::key_format)).
     pub fn new<P: AsRef<[u8]>>(
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
@@ -45,6 +53,29 @@ impl IdempotencyLayer {
             (!who.is_empty()).then(|| who.to_vec())
         };
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
+    }
+
+    /// The name of the service that this layer belongs to: 1 to 50 letters, digits, hyphens, underscores and dots (default: none). It is a part of the
+    /// [scope](Self::scope): equal keys of one principal at two services are two records.
+    ///
+    /// Set it where several services keep their records in one database, and a client, or one of the services, may send the same key to more than one of them. A gateway, for
+    /// example, that passes the client's header on to a service behind it: without names that service meets the record that the gateway's own attempt holds, and answers
+    /// [in-flight](crate#in-flight) or [key-reused](crate#key-reused) for ever. Name a service from its first day: under another name the keys are new, and a retry does its work again.
+    pub fn service(self, name: &str) -> Self {
+        self.with(|settings| settings.service = Some(name.into()))
+    }
+
+    /// The scope of the layer's records for one `principal`: `http:` and the principal ([`scope`](crate::scope())), or `http:@`, the name of the [service](Self::service), `:` and the principal.
+    ///
+    /// ```
+    /// # fn f(layer: rowlock_http::IdempotencyLayer) {
+    /// let scope = layer.service("payments").scope("alice");
+    /// assert_eq!(scope, b"http:@payments:alice"); // rowlock idempotency show http:@payments:alice order-17
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn scope(&self, principal: impl AsRef<[u8]>) -> Vec<u8> {
+        with_prefix(&owner(self.0.service.as_deref(), principal.as_ref()))
     }
 
     /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next await point, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the handler had begun:

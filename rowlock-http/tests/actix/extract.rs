@@ -1,5 +1,6 @@
 //! The attempt as an argument of actix-web's handlers, and what is theirs alone.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::ready;
 use std::pin::Pin;
@@ -91,6 +92,33 @@ fn errors(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConf
             .wrap(IdempotencyMiddleware::new(layer))
             .route("/fails", web::post().to(fails))
             .route("/kept", web::post().to(kept)),
+    );
+}
+
+fn panics(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let middleware = IdempotencyMiddleware::new(layer).extensions(|_, _| panic!("as was asked"));
+    let pay = web::resource("/pay").wrap(middleware);
+    config.service(pay.route(web::post().to(async || "paid")));
+}
+
+fn nested(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let inner = web::resource("/pay").wrap(IdempotencyMiddleware::new(layer.clone()));
+    let inner = inner.route(web::post().to(async || "paid"));
+    let outer = web::scope("/shop").wrap(IdempotencyMiddleware::new(layer));
+    config.service(outer.service(inner));
+}
+
+fn json(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    type Json = web::Json<serde_json::Value>;
+    let read = async |_: Json| "read";
+    let form = async |_: web::Form<HashMap<String, String>>| "read";
+    let own = async || Err::<&str, _>(actix_web::error::ErrorBadRequest("no"));
+    config.service(
+        web::scope("")
+            .wrap(IdempotencyMiddleware::new(layer))
+            .route("/json", web::post().to(read))
+            .route("/form", web::post().to(form))
+            .route("/own", web::post().to(own)),
     );
 }
 
@@ -235,5 +263,44 @@ over_a_socket! {
         let request = server.request("POST", "/kept").header("x-user", "ann");
         let request = request.header("idempotency-key", "\"k\"").body(vec![b'x'; 3 << 20]);
         send(request).await.is_problem(413, "body-too-large");
+    }
+
+    async fn a_wrong_content_type_is_corrected_under_the_same_key() {
+        let server = server(json).await;
+        let ask = async |path: &str, content_type: &'static str, body: &'static str| {
+            let request = server.request("POST", path).header("x-user", "ann");
+            let request = request.header("idempotency-key", format!("\"{path}\""));
+            send(request.header("content-type", content_type).body(body)).await
+        };
+        for (path, wrong) in [("/json", 400), ("/form", 415)] {
+            let right = match path {
+                "/form" => "application/x-www-form-urlencoded",
+                _ => "application/json",
+            };
+            ask(path, "text/plain", "{}").await.is_new(wrong);
+            let first = ask(path, right, "{}").await;
+            first.is_new(200);
+            ask(path, right, "{}").await.is_replay_of(&first);
+        }
+        // What is wrong with the content stays wrong, and so does a refusal of the handler's own.
+        for (path, body) in [("/json?bad", "{"), ("/own", "{}")] {
+            let first = ask(path, "application/json", body).await;
+            first.is_new(400);
+            ask(path, "application/json", body).await.is_replay_of(&first);
+        }
+    }
+
+    async fn a_layer_inside_of_the_same_layer_is_told_from_a_request_that_runs() {
+        let server = server(nested).await;
+        for _ in 0..2 {
+            server.ask("/shop/pay", "k").await.is_problem(500, "misconfigured");
+        }
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Free);
+    }
+
+    async fn a_panic_of_what_fills_the_extensions_refuses_the_request() {
+        let server = server(panics).await;
+        server.ask("/pay", "k").await.is_problem(500, "handler-panicked");
+        assert!(server.record("k").await.is_none());
     }
 }

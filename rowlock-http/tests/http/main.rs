@@ -43,6 +43,7 @@
 
 mod axum_alone;
 mod bodies;
+mod changes;
 mod clients;
 mod drain;
 mod duplicates;

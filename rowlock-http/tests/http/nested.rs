@@ -1,12 +1,14 @@
 //! The layer inside a router that removes a prefix of the path, so that two tenants' requests look alike.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::routing::{any, post};
+use rowlock::RecordState;
 use rowlock_http::IdempotencyLayer;
 use tower_layer::Layer as _;
 
@@ -117,5 +119,35 @@ over_a_socket! {
         let same = server.request("POST", "/elsewhere").header("idempotency-key", "\"k\"");
         let same = same.header("x-user", "ann").header("x-act", "201").body("100");
         send(same).await.is_replay_of(&first);
+    }
+
+    async fn a_layer_inside_of_the_same_layer_is_told_from_a_request_that_runs() {
+        // It does not wait for itself.
+        let records = |records: rowlock::Idempotency| records.wait(Duration::from_hours(1));
+        let routes = |layer: IdempotencyLayer, _| {
+            let inner = Router::new().route("/pay", post(handle)).layer(layer.clone());
+            Router::new().nest("/shop", inner).layer(layer)
+        };
+        let server = Server::routed(records, |layer| layer, routes, Run::default()).await;
+        for _ in 0..2 {
+            pay(&server, "/shop/pay").await.is_problem(500, "misconfigured");
+        }
+        assert_eq!(server.shop.runs(), 0);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Free);
+    }
+
+    async fn layers_with_other_records_may_stand_inside_of_each_other() {
+        let server = server(|layer| layer, |layer, _| {
+            let inner = Router::new().route("/pay", post(handle));
+            let inner = inner.layer(layer.clone().key_from(|_| async { Ok::<_, String>(Some("other".into())) }));
+            inner.layer(layer)
+        })
+        .await;
+        let first = pay(&server, "/pay").await;
+        first.is_new(201);
+        pay(&server, "/pay").await.is_replay_of(&first);
+        for key in ["k", "other"] {
+            assert_eq!(server.record(key).await.unwrap().state, RecordState::Done);
+        }
     }
 }
