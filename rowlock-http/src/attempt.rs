@@ -1,6 +1,7 @@
 //! One request with a key: begin an attempt, run the handler, keep its response.
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use crate::body::{Answer, BoxError, ResponseBody};
-use crate::collect::{Collected, collect};
+use crate::collect::{Collected, collect, discard};
 use crate::ending::HANDLER;
 use crate::finality::Finality;
 use crate::fingerprint;
 use crate::handle::Idempotent;
+use crate::plain::{pass, refuse};
 use crate::problem::Problem;
 use crate::received::Received;
 use crate::scope::with_prefix;
@@ -56,7 +58,7 @@ impl Asked {
     {
         let settings = Arc::clone(&self.settings);
         let Some(task) = settings.under_way.begin() else {
-            return Ok(settings.response(&Problem::Stopping));
+            return Ok(refuse(&settings, &Problem::Stopping, request).await);
         };
         let work = async move { self.run(inner, request, task).await };
         let span = tracing::info_span!(
@@ -89,11 +91,17 @@ impl Asked {
         let (head, body) = request.into_parts();
         // A time limit outside of the layer drops the answer, but not this task. So the task needs a limit.
         let limit = self.settings.body_timeout;
-        let body = collect(body, self.settings.max_body);
+        let mut arriving = pin!(body);
+        let body = collect(arriving.as_mut(), self.settings.max_body);
         let body = time::timeout(limit, body).await;
         let body = match body.unwrap_or(Err(Problem::BodyTooSlow { limit })) {
             Ok(body) => body,
-            Err(problem) => return Ok(self.settings.response(&problem)),
+            Err(problem) => {
+                if matches!(problem, Problem::BodyTooLarge { .. }) {
+                    discard(&head.headers, arriving).await;
+                }
+                return Ok(self.settings.response(&problem));
+            }
         };
         let received = Received::new(head, body.bytes.clone());
         let begun = self.begin(&received, &body, &task).await;
@@ -314,19 +322,6 @@ impl Asked {
         })?;
         stored::replay(found, attempt.record(), &self.settings)
     }
-}
-
-/// Passes a request on, untouched.
-pub(crate) async fn pass<S, B, R>(
-    mut inner: S,
-    request: Request<B>,
-) -> Result<Response<ResponseBody>, S::Error>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    R: Body + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    Ok(inner.call(request).await?.map(ResponseBody::new))
 }
 
 enum Started {

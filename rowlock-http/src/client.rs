@@ -20,13 +20,14 @@
 //! | --- | --- |
 //! | no response: no connection, a time limit, a broken connection | sent again: the server may have done the work, and the key keeps it from doing it twice |
 //! | 409 with `Retry-After` | sent again: the first request is still running ([draft 07](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07), section 2.6) |
+//! | 400 with `Retry-After` | sent again: the server did not get the whole body ([body-unreadable](crate#body-unreadable)) |
 //! | 408, 425, 429, 500, 502, 503, 504 | sent again |
 //! | 409 without `Retry-After` | the response: somebody has to decide. ([`retry_conflicts`](IdempotentRetries::retry_conflicts) is for servers that never say when to come back.) |
 //! | 422 | the response, always: the key was used for another request |
-//! | any response with `Idempotent-Replayed: true` | the response: the server keeps it, and sends it again each time |
+//! | any response with `Idempotent-Replayed: true` (or `?1`) | the response: the server keeps it, and sends it again each time |
 //! | everything else | the response |
 //!
-//! Before each further sending the middleware waits for `Retry-After` (seconds or a date), or for 100 ms, doubled each time up to 10 s, whichever is longer. It adds up to half
+//! Before each further sending the middleware waits for `Retry-After` (seconds, or a date by the response's `Date`), or for 100 ms, doubled each time up to 10 s, whichever is longer. It adds up to half
 //! of that at random, as far as [`give_up_after`](IdempotentRetries::give_up_after) lets it, so that clients that failed together do not return together. After the last sending the caller gets its response, or its error.
 //!
 //! A request whose body is a stream is sent once, with a key: a stream cannot be read again.
@@ -35,7 +36,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use http::header::RETRY_AFTER;
+use http::header::{DATE, RETRY_AFTER};
 use http::{Extensions, HeaderValue, Method, StatusCode};
 use reqwest::{Request, Response};
 use reqwest_middleware::{Error, Middleware, Next, Result};
@@ -121,11 +122,15 @@ impl IdempotentRetries {
             Err(error) => return may_have_arrived(error).then_some(Duration::ZERO),
         };
         // What is kept does not change.
-        if response.headers().contains_key(REPLAYED) {
+        let replayed = response.headers().get(REPLAYED);
+        if replayed
+            .is_some_and(|said| said == "?1" || said.as_bytes().eq_ignore_ascii_case(b"true"))
+        {
             return None;
         }
         let told = retry_after(response);
         let again = match response.status() {
+            StatusCode::BAD_REQUEST => told.is_some(),
             StatusCode::CONFLICT => told.is_some() || self.retry_conflicts,
             StatusCode::REQUEST_TIMEOUT
             | StatusCode::TOO_EARLY
@@ -231,15 +236,30 @@ fn may_have_arrived(error: &Error) -> bool {
     error.is_timeout() || error.is_connect() || error.is_request()
 }
 
-/// The time of the header `Retry-After` (RFC 9110, section 10.2.3), from now.
+/// The time of the header `Retry-After` (RFC 9110, section 10.2.3), from now. A value that cannot be read says no time, and still asks for another sending.
 fn retry_after(response: &Response) -> Option<Duration> {
-    let told = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = told.parse() {
-        return Some(Duration::from_secs(seconds));
+    let text = |name| response.headers().get(name)?.to_str().ok();
+    let told = response.headers().get(RETRY_AFTER)?;
+    let told = told.to_str().unwrap_or_default().trim();
+    // Some servers send fractions, or more than any number of seconds has room for.
+    if let Ok(seconds) = told.parse::<f64>() {
+        let most = if seconds > 0.0 {
+            Duration::MAX
+        } else {
+            Duration::ZERO
+        };
+        return Some(Duration::try_from_secs_f64(seconds).unwrap_or(most));
     }
-    let at = httpdate::parse_http_date(told).ok()?;
-    #[allow(clippy::disallowed_methods, reason = "the server tells a date")]
-    let now = std::time::SystemTime::now();
+    let Ok(at) = httpdate::parse_http_date(told) else {
+        return Some(Duration::ZERO);
+    };
+    // The clock of this machine may differ from that of the server.
+    let date = text(DATE).and_then(|date| httpdate::parse_http_date(date).ok());
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the server tells a date, and not when"
+    )]
+    let now = date.unwrap_or_else(std::time::SystemTime::now);
     Some(at.duration_since(now).unwrap_or_default())
 }
 

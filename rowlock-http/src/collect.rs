@@ -2,15 +2,23 @@
 
 use std::error::Error as StdError;
 use std::mem::take;
-use std::pin::pin;
+use std::pin::Pin;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http::header::EXPECT;
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError};
 use rowlock::FingerprintPieces;
+use tokio::time::timeout;
 
 use crate::body::BoxError;
 use crate::problem::Problem;
+
+/// How much of a body is read, and for how long, before its request is refused.
+const READ_ON: u64 = 16 << 20;
+const READ_ON_FOR: Duration = Duration::from_secs(10);
 
 /// A whole body.
 #[derive(Debug)]
@@ -20,7 +28,7 @@ pub(crate) struct Collected {
 }
 
 /// Reads the body, and computes its digest on the way.
-pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected, Problem>
+pub(crate) async fn collect<B>(mut body: Pin<&mut B>, limit: usize) -> Result<Collected, Problem>
 where
     B: Body,
     B::Error: Into<BoxError>,
@@ -29,7 +37,6 @@ where
     if too_large(body.size_hint().lower()) {
         return Err(Problem::BodyTooLarge { limit });
     }
-    let mut body = pin!(body);
     // A frame that is alone is not copied. Several are, each as it comes: many small ones would take more room than the body, and keep the buffers
     // from which they were read.
     let (mut alone, mut all, mut length) = (Bytes::new(), Vec::new(), 0_u64);
@@ -61,6 +68,28 @@ where
     Ok(Collected { bytes, digest })
 }
 
+/// Reads on before a refusal, within bounds. Many clients write their whole body before they read anything, and a server closes the connection of a body that
+/// it has not read: they would see a broken pipe, and send the request again.
+pub(crate) async fn discard<B: Body>(headers: &HeaderMap, mut body: Pin<&mut B>) {
+    // Such a client waits for an answer before it sends its body.
+    let waits = headers.contains_key(EXPECT);
+    if waits || body.size_hint().lower() > READ_ON {
+        return;
+    }
+    let mut length = 0;
+    let reading = async {
+        while length <= READ_ON {
+            tokio::task::consume_budget().await;
+            let Some(Ok(frame)) = body.frame().await else {
+                break;
+            };
+            length += frame.data_ref().map_or(0, |data| data.remaining() as u64);
+        }
+    };
+    // The refusal counts, whether or not the body comes to its end.
+    let _ = timeout(READ_ON_FOR, reading).await;
+}
+
 /// The problem of a body that failed. A limit outside of this layer may have failed it, because it is too large.
 fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
     let mut cause = Some(error);
@@ -76,6 +105,7 @@ fn broken(error: &(dyn StdError + 'static), limit: usize) -> Problem {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::pin::pin;
     use std::sync::Arc;
 
     use futures_util::stream;
@@ -101,7 +131,7 @@ mod tests {
             let bytes = Bytes::from_owner(Read(Arc::clone(&buffers)));
             Ok::<_, Infallible>(Frame::data(bytes))
         });
-        let body = StreamBody::new(stream::iter(frames));
+        let body = pin!(StreamBody::new(stream::iter(frames)));
         let collected = collect(body, 1_000).await.unwrap();
         assert_eq!(collected.bytes, vec![b'x'; 1_000]);
     }

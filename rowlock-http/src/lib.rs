@@ -123,7 +123,7 @@
 //! the response. It sends a response unchanged, but does not keep it, when the response is larger than
 //! [`max_response`](IdempotencyLayer::max_response), has trailers, or breaks off. The layer does not read ahead in a stream of
 //! events (`text/event-stream`). Do not put the layer around other endless streams: their head would never be sent. Compress
-//! outside of the layer.
+//! outside of the layer. Before it refuses a request, it reads up to 16 MiB of its body for up to 10 seconds (not after `Expect: 100-continue`), for clients that write all before they read.
 //!
 //! # Problems
 //!
@@ -160,7 +160,7 @@
 //!
 //! ## body-unreadable
 //!
-//! *400.* The body of the request broke off. Nothing was done. Send the request again.
+//! *400 with Retry-After.* The body of the request broke off. Nothing was done. Send the request again.
 //!
 //! ## body-too-slow
 //!
@@ -256,6 +256,7 @@ mod key;
 mod layer;
 mod pace;
 mod panics;
+mod plain;
 mod prefer;
 mod problem;
 mod received;

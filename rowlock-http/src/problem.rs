@@ -209,6 +209,8 @@ impl Problem {
             Self::Overloaded | Self::RunTooLong { .. } => {
                 Self::InFlight { remaining: None }.retry_after(usual)
             }
+            // A client sends it again, though most 400s are final.
+            Self::BodyUnreadable => Some(*RETRY_AFTER.start()),
             Self::Unavailable | Self::Stopping => Some(DATABASE_RETRY_AFTER),
             _ => None,
         }

@@ -13,10 +13,11 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::attempt::{Asked, pass};
+use crate::attempt::Asked;
 use crate::body::{Answer, BoxError, ResponseBody};
 use crate::fingerprint;
 use crate::panics;
+use crate::plain::{pass, refuse};
 use crate::problem::Problem;
 use crate::scope;
 use crate::settings::Settings;
@@ -72,7 +73,7 @@ where
             match admitted {
                 Ok(None) => pass(inner, request).await,
                 Ok(Some(asked)) => asked.answer(inner, request).await,
-                Err(problem) => Ok(settings.response(&problem)),
+                Err(problem) => Ok(refuse(&settings, &problem, request).await),
             }
         }))
     }

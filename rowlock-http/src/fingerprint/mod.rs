@@ -99,6 +99,8 @@ fn is_json(head: &Parts) -> bool {
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
+    use std::pin::pin;
+
     use http::{Request, Uri};
     use rowlock::{Idempotency, Rowlock};
 
@@ -111,7 +113,7 @@ mod tests {
     async fn fingerprint(layer: IdempotencyLayer) -> Fingerprint {
         let request = Request::post("/pay?x=1").header(CONTENT_TYPE, "application/json");
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let body = collect(BODY.to_owned(), 1_000).await.unwrap();
+        let body = collect(pin!(BODY.to_owned()), 1_000).await.unwrap();
         let received = Received::new(head, body.bytes.clone());
         of(&received, &body, &layer.into_settings()).await.unwrap()
     }

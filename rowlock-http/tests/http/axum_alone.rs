@@ -1,4 +1,4 @@
-//! What actix-web cannot do: responses with trailers, and handlers that outlive their server.
+//! What actix-web cannot do: responses with trailers, and handlers that outlive their server. And what it answers by itself.
 
 use std::time::Duration;
 
@@ -54,5 +54,25 @@ over_a_socket! {
         server.shop.gate.add_permits(1);
         assert_eq!(draining.await.unwrap(), []);
         assert_eq!(server.record("k").await.unwrap().state, RecordState::Done);
+    }
+
+    /// It waits for an answer before it sends its body, and does not have to send it.
+    async fn a_client_that_asks_first_need_not_send_a_body_that_is_refused() {
+        let server = Server::plain().await;
+        let head = "POST /pay HTTP/1.1\r\nhost: test\r\nx-user: ann\r\nidempotency-key: \"k\"\r\n\
+                    expect: 100-continue\r\ncontent-length: 12000000\r\n\r\n";
+        let (status, answer) = raw::exchange(server.address, head.as_bytes()).await;
+        assert_eq!(status, 413, "{answer}");
+    }
+
+    async fn a_body_that_breaks_off_is_to_be_sent_again() {
+        let server = Server::plain().await;
+        let head = String::from_utf8(raw::request(&[b"\"k\""])).unwrap();
+        let head = head.split("content-length").next().unwrap();
+        let broken = format!("{head}transfer-encoding: chunked\r\n\r\nzz\r\n");
+        let (status, answer) = raw::exchange(server.address, broken.as_bytes()).await;
+        assert!(status == 400 && answer.contains("#body-unreadable"), "{answer}");
+        assert!(answer.contains("retry-after: "), "{answer}");
+        assert!(server.record("k").await.is_none());
     }
 }

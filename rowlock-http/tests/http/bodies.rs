@@ -1,6 +1,8 @@
 //! Bodies that are too large, come piece by piece, or break off.
 
 use rowlock::RecordState;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::raw;
 use crate::server::{Server, over_a_socket, send};
@@ -141,5 +143,42 @@ over_a_socket! {
         is_not_kept(&server, 200).await;
         server.shop.gate.add_permits(1);
         assert_eq!(first.chunk().await.unwrap().unwrap(), "2".repeat(10));
+    }
+
+    /// It reads no answer before it has sent all, as many clients do.
+    async fn a_client_that_writes_its_whole_body_first_sees_the_refusal() {
+        let server = Server::plain().await;
+        let body = vec![b'x'; 12 << 20];
+        let length = format!("content-length: {}", body.len());
+        let chunk = format!("{:x}\r\n", body.len());
+        for (key, user, expected) in [
+            ("\"k\"", "ann", 413),
+            ("k", "ann", 400),
+            ("\"k\"", "", 401),
+            ("\"k\"", "panic", 500),
+        ] {
+            for is_chunked in [false, true] {
+                let framing = if is_chunked { "transfer-encoding: chunked" } else { &*length };
+                let head = format!(
+                    "POST /pay HTTP/1.1\r\nhost: test\r\nx-user: {user}\r\nidempotency-key: {key}\r\n{framing}\r\n\r\n"
+                );
+                let mut stream = TcpStream::connect(server.address).await.unwrap();
+                stream.write_all(head.as_bytes()).await.unwrap();
+                let mut sent = Vec::new();
+                if is_chunked {
+                    sent.extend_from_slice(chunk.as_bytes());
+                }
+                sent.extend_from_slice(&body);
+                if is_chunked {
+                    sent.extend_from_slice(b"\r\n0\r\n\r\n");
+                }
+                let context = format!("{expected} {is_chunked}");
+                stream.write_all(&sent).await.expect(&context);
+                let mut answer = [0; 12];
+                stream.read_exact(&mut answer).await.expect(&context);
+                assert_eq!(answer, *format!("HTTP/1.1 {expected}").as_bytes(), "{context}");
+            }
+        }
+        assert_eq!(server.shop.runs(), 0);
     }
 }

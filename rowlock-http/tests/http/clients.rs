@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{Extensions, HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, HeaderName, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::any;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
@@ -17,8 +17,8 @@ use tokio::net::TcpListener;
 
 use crate::server::{Server, over_a_socket, send};
 
-/// A status, and a Retry-After.
-type Status = (u16, Option<String>);
+/// A status, and headers.
+type Status = (u16, HeaderMap);
 
 /// A server that answers as it is told, in this order, and then with 200.
 #[derive(Clone, Default)]
@@ -29,11 +29,26 @@ struct Told {
 
 impl Told {
     fn new(answers: &[(u16, Option<&str>)]) -> Self {
+        let answers = answers.iter();
+        Self::with(
+            answers.map(|(status, after)| (*status, after.map(|after| ("retry-after", after)))),
+        )
+    }
+
+    fn with<'a, H>(answers: impl IntoIterator<Item = (u16, H)>) -> Self
+    where
+        H: IntoIterator<Item = (&'static str, &'a str)>,
+    {
         let told = Self::default();
-        let answers = answers
-            .iter()
-            .map(|(status, after)| (*status, after.map(str::to_owned)));
-        told.answers.lock().unwrap().extend(answers);
+        for (status, headers) in answers {
+            let headers = headers.into_iter();
+            let headers = headers
+                .map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
+            told.answers
+                .lock()
+                .unwrap()
+                .push_back((status, headers.collect()));
+        }
         told
     }
 
@@ -56,16 +71,8 @@ async fn answer(State(told): State<Told>, request: Request) -> impl IntoResponse
     let key = request.headers().get("idempotency-key");
     let key = key.map(|key| key.to_str().unwrap().to_owned());
     told.keys.lock().unwrap().push(key);
-    let (status, after) = told
-        .answers
-        .lock()
-        .unwrap()
-        .pop_front()
-        .unwrap_or((200, None));
-    let mut headers = HeaderMap::new();
-    if let Some(after) = after {
-        headers.insert("retry-after", after.parse().unwrap());
-    }
+    let next = told.answers.lock().unwrap().pop_front();
+    let (status, headers) = next.unwrap_or((200, HeaderMap::new()));
     (StatusCode::from_u16(status).unwrap(), headers, "said")
 }
 
@@ -76,7 +83,10 @@ fn client(retries: IdempotentRetries) -> ClientWithMiddleware {
 
 /// Posts once, and returns the status and the keys that the server was sent.
 async fn post(retries: IdempotentRetries, answers: &[(u16, Option<&str>)]) -> (u16, Vec<String>) {
-    let told = Told::new(answers);
+    sends(retries, Told::new(answers)).await
+}
+
+async fn sends(retries: IdempotentRetries, told: Told) -> (u16, Vec<String>) {
     let url = told.serve().await;
     let response = client(retries).post(url).body("500").send().await.unwrap();
     let keys = told.keys().into_iter().map(Option::unwrap).collect();
@@ -238,5 +248,49 @@ over_a_socket! {
         assert_eq!(second.headers()["idempotent-replayed"], "true");
         assert_eq!(second.bytes().await.unwrap(), first.body);
         assert_eq!(server.effects().await, 1);
+    }
+
+    async fn only_what_says_so_is_a_replay() {
+        for (said, count) in [("false", 2), ("?0", 2), ("true", 1), ("?1", 1), ("True", 1)] {
+            let told = Told::with([(503, [("idempotent-replayed", said)])]);
+            let (_, keys) = sends(IdempotentRetries::new(), told).await;
+            assert_eq!(keys.len(), count, "{said}");
+        }
+    }
+
+    async fn a_retry_after_counts_whatever_it_says() {
+        // More seconds than a number has room for.
+        let brief = IdempotentRetries::new().give_up_after(Duration::from_secs(20));
+        for after in ["99999999999999999999999999", "1e99"] {
+            let (status, keys) = post(brief.clone(), &[(503, Some(after))]).await;
+            assert_eq!((status, keys.len()), (503, 1), "{after}");
+        }
+        let began = Instant::now();
+        for after in ["1.5", "soon", "-1", ""] {
+            let (status, keys) = post(brief.clone(), &[(409, Some(after))]).await;
+            assert_eq!((status, keys.len()), (200, 2), "{after}");
+        }
+        assert!(began.elapsed() >= Duration::from_millis(1_500), "1.5 is waited for");
+    }
+
+    /// The client's clock is an hour behind, or ahead.
+    async fn a_date_counts_by_the_clock_of_the_server() {
+        #[allow(clippy::disallowed_methods, reason = "a date for the header")]
+        let now = SystemTime::now();
+        let hour = Duration::from_hours(1);
+        for server in [now + hour, now - hour] {
+            let [date, after] = [server, server + Duration::from_secs(2)].map(httpdate::fmt_http_date);
+            let told = Told::with([(503, [("date", &*date), ("retry-after", &*after)])]);
+            let began = Instant::now();
+            let retries = IdempotentRetries::new().give_up_after(hour / 2);
+            let (status, keys) = sends(retries, told).await;
+            assert_eq!((status, keys.len()), (200, 2));
+            assert!(began.elapsed() >= Duration::from_secs(2));
+        }
+    }
+
+    async fn a_request_that_the_server_did_not_get_wholly_is_sent_again() {
+        let (status, keys) = post(IdempotentRetries::new(), &[(400, Some("0"))]).await;
+        assert_eq!((status, keys.len()), (200, 2));
     }
 }
