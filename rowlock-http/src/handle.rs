@@ -137,7 +137,8 @@ impl Idempotent {
     }
 
     /// Records the response in the caller's transaction. The response and the other writes of the transaction commit together,
-    /// or not at all. Then commit, and return the response that this method returns.
+    /// or not at all. Then commit, and return the response that this method returns. Layers between this handler and the [`IdempotencyLayer`](crate::IdempotencyLayer) do not change what is kept: put those that change responses
+    /// outside of it, or a retry gets another response than the first request.
     ///
     /// When the transaction is rolled back instead, the key becomes free at the end of the handler, whatever the handler
     /// returns. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record becomes unknown instead, because work

@@ -11,7 +11,7 @@ use crate::handle::Idempotent;
 impl Idempotent {
     /// Begins a transaction of `pool`, runs `work` in it, records the response that `work` returns, and commits: the response and the writes of `work` are kept
     /// together, or not at all. After a conflict, a deadlock or another failure that may pass, it runs `work` again in a fresh transaction, by the policy of
-    /// [`Idempotency::retry`](rowlock::Idempotency::retry). Returns the response that was kept.
+    /// [`Idempotency::retry`](rowlock::Idempotency::retry). Returns the response that was kept. (Layers between this handler and the [`IdempotencyLayer`](crate::IdempotencyLayer) do not change what is kept; see [`complete_in`](Self::complete_in).)
     ///
     /// ```
     /// use axum::http::StatusCode;

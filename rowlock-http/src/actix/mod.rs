@@ -63,6 +63,9 @@
 //! As for tower: when the client hangs up, the handler goes on. A handler that is cut off ([`max_run`](crate::IdempotencyLayer::max_run),
 //! [`drain`](crate::IdempotencyLayer::drain)) is dropped at its next await point. An error that the handler returns counts by the response that actix-web makes of it.
 //!
+//! *The answer comes as an error*: if the handler was cut off or has panicked, or a middleware inside of this one returned an error, then the request is gone, and actix-web wants it for a response. So the layer's answer comes as an
+//! [`actix_web::Error`]: the client gets it as it is, but a middleware outside that adds headers to responses alone (CORS, for example) does not see it.
+//!
 //! *The server stops*: actix-web's handlers are on threads of the server, and end with it, whether or not they are done; that is a crash to the layer. So drain the layer
 //! first, while the server still runs: switch its own signals off ([`HttpServer::disable_signals`](actix_web::HttpServer::disable_signals)), and on a signal call
 //! [`drain`](crate::IdempotencyLayer::drain), then [`ServerHandle::stop`](actix_web::dev::ServerHandle::stop), then
@@ -185,7 +188,10 @@ where
         let settings = Arc::clone(&self.middleware.settings);
         let mut head = match convert::head(request.request()) {
             Ok(head) => head,
-            Err(error) => return Box::pin(ready(Err(actix_web::error::ErrorBadRequest(error)))),
+            Err(error) => {
+                let refusal = HttpResponse::BadRequest().body(error.to_string());
+                return Box::pin(ready(Ok(request.into_response(refusal))));
+            }
         };
         let admitted = panics::catch(ADMITS, || {
             if let Some(outer) = request.extensions().get::<Idempotent>() {
