@@ -13,6 +13,7 @@ mod run;
 mod scheduled;
 mod share;
 mod show;
+mod signals;
 mod terminal;
 mod until;
 
@@ -93,7 +94,8 @@ enum Command {
     /// Run a command while holding a lock
     ///
     /// The command runs in a new process group, with ROWLOCK_NAME and ROWLOCK_FENCE in its environment. rowlock passes signals
-    /// on to it, SIGCONT too. When the lock is lost, rowlock sends SIGTERM to the group, and after the grace SIGKILL.
+    /// on to it, SIGCONT too. A signal that was ignored when rowlock started (under nohup, for example) stays ignored. When the lock is
+    /// lost, rowlock sends SIGTERM to the group, and after the grace SIGKILL.
     ///
     /// Ctrl-Z stops the command and rowlock; fg or bg continues both. Nothing renews the lock while rowlock is stopped. After
     /// the TTL another process may get the lock; then rowlock ends the command as soon as both continue. When only the

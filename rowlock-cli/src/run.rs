@@ -19,19 +19,10 @@ use tokio::sync::mpsc;
 use crate::out::{span, tell};
 use crate::scheduled::{self, Scheduled};
 use crate::share::{Holding, Share};
+use crate::signals::{Caught, catch_all, number};
 use crate::terminal::Terminal;
 use crate::until::Until;
 use crate::{FAILED, Failure, LOST, database, duration, leash};
-
-/// The signals that are passed on to the command.
-const PASSED_ON: [Signal; 6] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-];
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
@@ -68,7 +59,7 @@ impl Run {
         Lock::check_wait(self.wait.unwrap_or_default())?;
         self.scheduled.check(self.ttl)?;
         // From here on a signal ends the wait, or goes to the command.
-        let mut signals = catch()?;
+        let mut signals = catch_all()?;
         let until = self.wait.map(Until::after);
         let rowlock = tokio::select! {
             rowlock = insist(url, until, self.ttl) => rowlock?,
@@ -145,11 +136,8 @@ impl Run {
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Result<u8, Failure> {
         let mut children = signal(SignalKind::child()).map_err(|error| cannot_wait(&error))?;
-        let stream = |caught: Signal| {
-            signal(SignalKind::from_raw(caught as i32)).map_err(|error| cannot_wait(&error))
-        };
-        let mut suspensions = stream(Signal::SIGTSTP)?;
-        let mut continuations = stream(Signal::SIGCONT)?;
+        let mut suspensions = Caught::new(Signal::SIGTSTP)?;
+        let mut continuations = Caught::new(Signal::SIGCONT)?;
         let (mut child, group) = self.start(held)?;
         let mut terminal = Terminal::lend(group);
         loop {
@@ -286,21 +274,6 @@ async fn insist(url: &str, until: Option<Until>, ttl: Duration) -> Result<Rowloc
     }
 }
 
-fn catch() -> Result<mpsc::UnboundedReceiver<Signal>, Failure> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    for passed in PASSED_ON {
-        let mut stream = signal(SignalKind::from_raw(passed as i32))
-            .map_err(|error| Failure::Other(format!("cannot catch {passed}: {error}"), FAILED))?;
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            while stream.recv().await.is_some() {
-                let _ = sender.send(passed);
-            }
-        });
-    }
-    Ok(receiver)
-}
-
 fn cannot_wait(error: &std::io::Error) -> Failure {
     Failure::Other(format!("cannot wait for the command: {error}"), FAILED)
 }
@@ -315,15 +288,11 @@ fn code(status: ExitStatus) -> u8 {
     }
 }
 
-fn number(signal: Signal) -> u8 {
-    u8::try_from(signal as i32).unwrap_or(0)
-}
-
 /// Waits for the end of an acquire that was cut off, so that its lock is free: 5 seconds at most, or until a second signal.
 async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>) {
     tokio::select! {
         () = rowlock.flush() => {}
-        _ = signals.recv() => {}
+        Some(_) = signals.recv() => {}
         () = tokio::time::sleep(Duration::from_secs(5)) => {}
     }
 }

@@ -5,6 +5,7 @@ mod bad_input;
 mod exit_codes;
 mod forget;
 mod idempotency;
+mod ignored;
 mod jobs;
 mod quarantine;
 mod quiet;

@@ -1,6 +1,6 @@
 //! `rowlock run`: the command, its exit code, its signals, and the loss of its lock.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -64,14 +64,7 @@ fn run_does_not_run_when_the_lock_is_held() {
 #[test]
 fn run_waits_for_the_lock() {
     let shell = Shell::new();
-    let fifo = shell.dir.path().join("fifo");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap()
-            .success()
-    );
+    let fifo = shell.fifo("fifo");
     let holder = shell.start(&["a", "--ttl", "5s"], "echo up; read line < fifo");
     let waiter = shell
         .command(&["run", "a", "--wait", "20s", "--", "echo", "after"])

@@ -1,6 +1,7 @@
 //! A shell in a folder of its own, and a command that it has started.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
@@ -23,13 +24,23 @@ impl Shell {
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rowlock"));
+        // The test itself may run in the background of a script.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", env!("CARGO_BIN_EXE_rowlock")])
             .args(arguments)
             .current_dir(self.dir.path())
             .env_remove("ROWLOCK_URL")
             .stdin(Stdio::null());
         command
+    }
+
+    /// Makes a named pipe in the folder.
+    pub(crate) fn fifo(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        path
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
