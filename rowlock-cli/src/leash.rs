@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::Args;
@@ -28,9 +29,22 @@ pub(crate) struct Leash {
 
 /// The program and the first arguments that start a command through a second `rowlock`.
 pub(crate) fn program() -> std::io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(itself()?);
     command.args([NAME, &std::process::id().to_string(), "--"]);
     Ok(command)
+}
+
+/// The program that runs here, also after its file was replaced or removed, as an upgrade does: the link leads to the file, not to its name
+/// (`proc_pid_exe(5)`).
+#[cfg(target_os = "linux")]
+#[expect(clippy::unnecessary_wraps, reason = "elsewhere it may fail")]
+fn itself() -> std::io::Result<PathBuf> {
+    Ok("/proc/self/exe".into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn itself() -> std::io::Result<PathBuf> {
+    std::env::current_exe()
 }
 
 impl Leash {

@@ -69,12 +69,7 @@ fn nohup_and_a_background_job_of_a_script_wait_and_work_on() {
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut line = || output.next().unwrap().unwrap();
         let pid = Pid::from_raw(line().parse().unwrap());
-        wait("it is in the queue", || {
-            let listed = shell.json(&["ls", "--json"]);
-            listed[0]["waiters"]
-                .as_array()
-                .is_some_and(|all| !all.is_empty())
-        });
+        wait("it is in the queue", || shell.has_waiter());
         kill(pid, signal).unwrap();
         std::fs::write(&go, "go\n").unwrap();
         assert_eq!(holder.end().0, 0);

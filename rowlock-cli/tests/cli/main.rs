@@ -15,3 +15,4 @@ mod sessions;
 mod share;
 mod shell;
 mod show;
+mod upgrade;

@@ -92,10 +92,7 @@ async fn the_place_of_a_command_that_was_killed_lasts_for_its_ttl() {
         let reader = shell.start(&["a", "--shared"], "echo up; sleep 60 & wait");
         let writer = ["run", "a", "--exclusive", "--ttl", "1s", "--", "true"];
         let mut writer = shell.command(&writer).spawn().unwrap();
-        let waiters = || shell.json(&["ls", "--json"])[0]["waiters"].clone();
-        wait("the writer is in the queue", || {
-            waiters().as_array().is_some_and(|all| !all.is_empty())
-        });
+        wait("the writer is in the queue", || shell.has_waiter());
         writer.kill().unwrap();
         writer.wait().unwrap();
         let other = ["run", "a", "--shared", "--wait", "1m", "--", "true"];

@@ -91,6 +91,13 @@ impl Shell {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// Whether a command waits for the only name of the default database.
+    pub(crate) fn has_waiter(&self) -> bool {
+        let listed = self.json(&["ls", "--json"]);
+        let waiters = listed[0]["waiters"].as_array();
+        waiters.is_some_and(|waiters| !waiters.is_empty())
+    }
+
     /// Checks the exit code, the JSON and the standard error of a `show` of a free name. Returns the text that it prints.
     pub(crate) fn free(&self, name: &str) -> String {
         let json = self.run(&["show", name, "--json"]);
