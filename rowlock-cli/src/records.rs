@@ -194,14 +194,18 @@ fn downstream_key(info: &RecordInfo, step: &str) -> String {
     info.downstream_key(step).unwrap_or_default()
 }
 
-/// Text without control characters, which a terminal would obey.
+/// Text without control characters and marks of direction, which a terminal would obey.
 fn printable(outcome: &Outcome) -> String {
+    let is_obeyed = |c: char| {
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        turns || c.is_control() && c != '\n'
+    };
     let bytes = outcome.bytes();
     let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN));
     let mut text = match std::str::from_utf8(shown) {
         Ok(text) => text
             .chars()
-            .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+            .map(|c| if is_obeyed(c) { ' ' } else { c })
             .collect(),
         Err(_) => shown.escape_ascii().to_string(),
     };

@@ -1,11 +1,12 @@
 //! The driver's error that caused one of rowlock's errors.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use super::FaultKind;
+use super::{FaultKind, Printable};
 
-/// The driver's error that caused one of rowlock's errors. It prints the database's message.
+/// The driver's error that caused one of rowlock's errors. It prints the database's message, in one line without control
+/// characters.
 #[derive(Debug, Clone)]
 pub struct Cause {
     error: Arc<sqlx::Error>,
@@ -32,7 +33,7 @@ impl Cause {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&said(&self.error))
+        Printable(f).write_str(&said(&self.error))
     }
 }
 

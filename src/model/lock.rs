@@ -1,12 +1,12 @@
 //! The data of a lock that callers can read, and the ways in which a lease ends.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Kind, Mode, Name};
+use super::{Kind, Mode, Name, Printable};
 
 /// A lease, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,8 +100,10 @@ impl Busy {
     }
 }
 
+/// One line: what others have written is in it without control characters.
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Printable(f);
         match &self.holder {
             None if let Some(left) = self.quarantine => write!(
                 f,
@@ -196,7 +198,7 @@ mod tests {
         let mut busy = Busy {
             name,
             kind: Kind::Lock,
-            holder: Some(holder),
+            holder: Some(holder.clone()),
             waiters: 0,
             quarantine: None,
         };
@@ -211,6 +213,16 @@ mod tests {
             said.contains("changing hands") && said.ends_with("; 2 wait for it"),
             "{said}"
         );
+        busy.holder = Some(LockInfo {
+            holder: "x\n\x1b[31m\"y\"".into(),
+            ..holder
+        });
+        let said = busy.to_string();
+        assert!(
+            said.starts_with("held by x\\n\\u{1b}[31m\"y\" since"),
+            "{said}"
+        );
+        busy.holder = None;
         busy.kind = Kind::ReadWrite;
         let said = busy.to_string();
         assert!(said.starts_with("readers or a writer have it"), "{said}");

@@ -7,6 +7,7 @@ mod forget;
 mod idempotency;
 mod ignored;
 mod jobs;
+mod printable;
 mod quarantine;
 mod quiet;
 mod run;

@@ -9,7 +9,7 @@ use super::{
     Blocked, Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject,
 };
 
-/// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message contains a password.
+/// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message contains a password. A message is one line: what others have written (holders, servers) is in it without control characters.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,16 +1,18 @@
-//! The message of each error: what was tried on what, and what to do next. No message contains a password.
+//! The message of each error: what was tried on what, and what to do next. No message contains a password. Texts of others are in some of them,
+//! so all of them are [`Printable`].
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use super::Error;
-use crate::model::Kind;
+use crate::model::{Kind, Printable};
 
 impl fmt::Display for Error {
     #[allow(clippy::too_many_lines, reason = "one message for each variant")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let f = &mut Printable(f);
         match self {
-            Self::InvalidName(error) => fmt::Display::fmt(error, f),
+            Self::InvalidName(error) => write!(f, "{error}"),
             Self::InvalidDuration {
                 setting,
                 given,
@@ -232,7 +234,7 @@ impl fmt::Display for Error {
             Self::Application { cause } => {
                 write!(f, "a statement of the application's failed: {cause}")
             }
-            Self::InvalidKey(error) => fmt::Display::fmt(error, f),
+            Self::InvalidKey(error) => write!(f, "{error}"),
             Self::Superseded {
                 doing,
                 record,
@@ -306,6 +308,48 @@ impl std::error::Error for Error {
             Self::InvalidName(error) => error.source(),
             Self::InvalidKey(error) => error.source(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_others_stay_in_the_line_of_the_message() {
+        let text = || String::from("x\n\x1b[31my");
+        let target = text;
+        for error in [
+            Error::Unreachable {
+                target: target(),
+                detail: text(),
+            },
+            Error::NoSchema {
+                target: target(),
+                search_path: text(),
+            },
+            Error::ServerTooOld {
+                target: target(),
+                found: text(),
+                needed: "",
+            },
+            Error::SchemaChanged {
+                target: target(),
+                migration: text(),
+                table: "",
+            },
+            Error::Conflict { what: text() },
+            Error::ResponseFailed { detail: text() },
+            Error::CorruptRecord {
+                record: text(),
+                what: "",
+            },
+            Error::InvalidUrl { reason: text() },
+        ] {
+            let said = error.to_string();
+            assert!(!said.contains(char::is_control), "{said:?}");
+            assert!(said.contains(r"x\n\u{1b}[31my"), "{said}");
         }
     }
 }
