@@ -267,7 +267,7 @@ fn main() -> ExitCode {
         return leash.become_command();
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error,rowlock::waiting=info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -262,10 +262,18 @@ async fn insist(url: &str, until: Option<Until>, ttl: Duration) -> Result<Rowloc
         .without_max_times()
         .with_jitter()
         .build();
+    let mut is_told = false;
     loop {
         match (database::make_for(url, ttl).await, until) {
             (Err(error), Some(until)) if error.is_transient() && !until.remaining().is_zero() => {
                 tracing::debug!(%error, "trying again");
+                if !std::mem::replace(&mut is_told, true) {
+                    let left = Duration::from_secs(until.remaining().as_secs());
+                    tell(format_args!(
+                        "{error}. rowlock tries again for {}",
+                        span(left)
+                    ));
+                }
                 let pause = pauses.next().unwrap_or_default();
                 tokio::time::sleep(pause.min(until.remaining())).await;
             }

@@ -66,8 +66,8 @@ impl Lock {
         })
     }
 
-    /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that
-    /// time.
+    /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach or takes no writes, it tries again in that
+    /// time, and logs a warning (target `rowlock::waiting`) when that begins.
     ///
     /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the database, and all clients are
     /// granted the name in the order in which they joined. (An acquire that is [`barging`](Self::barging) has no place in the queue.) A waiter

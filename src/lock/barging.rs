@@ -10,6 +10,7 @@ use crate::runtime::backoff;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::take::Acquired;
+use crate::runtime::wait_log::WaitLog;
 
 impl Lock {
     /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the wait.
@@ -31,7 +32,7 @@ impl Lock {
             },
         };
 
-        let mut backoff = backoff::poll();
+        let (mut backoff, mut log) = (backoff::poll(), WaitLog::default());
         loop {
             let mut pause = backoff.next().unwrap_or_default();
             let asked = self.ask(name).await;
@@ -44,12 +45,13 @@ impl Lock {
                     return Err(patience.timed_out(busy));
                 }
                 Ok(Acquired::Busy(Busy { holder, .. })) => {
+                    log.over(&format_args!("{name:?}"));
                     if let Some(holder) = holder {
                         pause = pause.min(holder.remaining);
                     }
                 }
                 Err(error) if error.is_transient() && !patience.is_over() => {
-                    tracing::debug!(%name, %error, "trying again");
+                    log.trouble(&format_args!("{name:?}"), &error);
                 }
                 Err(error) => return Err(error),
             }

@@ -30,6 +30,7 @@ use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
 use crate::runtime::Core;
 use crate::runtime::backoff;
 use crate::runtime::timer::sleep_until;
+use crate::runtime::wait_log::WaitLog;
 use crate::transaction::Transaction;
 
 /// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then given its settings.
@@ -129,12 +130,16 @@ impl MultiLock {
         // What is refused now would be refused again and again.
         self.lock.check()?;
         let (patience, mut backoff) = (Patience::new(&self.lock), backoff::poll());
+        let mut log = WaitLog::default();
         let mut multi = MultiHeld { held: Vec::new() };
         loop {
             let (granted, busy) = match self.ask(names).await {
-                Ok(asked) => asked,
+                Ok(asked) => {
+                    log.over(&format_args!("{names:?}"));
+                    asked
+                }
                 Err(error) if error.is_transient() && !patience.is_over() => {
-                    tracing::debug!(%error, "trying again");
+                    log.trouble(&format_args!("{names:?}"), &error);
                     let pause = backoff.next().unwrap_or_default();
                     multi.or_lost(sleep_until(patience.wake(pause))).await?;
                     continue;

@@ -19,6 +19,7 @@ use crate::runtime::verbs::accept::{Accept, Accepted};
 use crate::runtime::verbs::join::{Join, Joining};
 use crate::runtime::verbs::take::Acquired;
 use crate::runtime::verbs::wanted::Wanted;
+use crate::runtime::wait_log::WaitLog;
 use crate::store::Store;
 use crate::store::deadlock::TellAsk;
 use crate::store::queue::JoinAsk;
@@ -55,7 +56,7 @@ impl Lock {
         patience: Patience,
         mut is_asking: bool,
     ) -> Result<Guard, Error> {
-        let mut backoff = backoff::poll();
+        let (mut backoff, mut log) = (backoff::poll(), WaitLog::default());
         loop {
             let waited = async {
                 if is_asking {
@@ -67,7 +68,7 @@ impl Lock {
                         Acquired::Busy(_) => {}
                     }
                 }
-                self.join(name, patience.limit).await
+                self.join(name, patience.limit, &mut log).await
             };
             match waited.await {
                 Ok(Waited::Held(guard)) => return Ok(guard),
@@ -83,7 +84,7 @@ impl Lock {
                     return Err(error);
                 }
                 Err(error) if error.is_transient() && !patience.is_over() => {
-                    tracing::debug!(%name, %error, "trying again");
+                    log.trouble(&format_args!("{name:?}"), &error);
                     self.set_trouble(Some(&error));
                 }
                 Err(error) => return Err(error),
@@ -94,7 +95,12 @@ impl Lock {
     }
 
     /// Joins the queue, and waits for the turn.
-    async fn join(&self, name: &Name, limit: Option<Moment>) -> Result<Waited, Error> {
+    async fn join(
+        &self,
+        name: &Name,
+        limit: Option<Moment>,
+        log: &mut WaitLog,
+    ) -> Result<Waited, Error> {
         let place = self.place(name).await?;
         let joined = self.as_owner(name, async |give_up| {
             Ok(
@@ -112,6 +118,7 @@ impl Lock {
         });
         let joined = joined.await?;
         self.set_trouble(None);
+        log.over(&format_args!("{name:?}"));
         match joined {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
             Asked::Not(Some(place)) => {

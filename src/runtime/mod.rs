@@ -49,6 +49,7 @@ pub(crate) mod timer;
 pub(crate) mod token;
 pub(crate) mod turns;
 pub(crate) mod verbs;
+pub(crate) mod wait_log;
 mod waiters;
 
 use std::collections::HashMap;

@@ -17,3 +17,4 @@ mod share;
 mod shell;
 mod show;
 mod upgrade;
+mod waiting;

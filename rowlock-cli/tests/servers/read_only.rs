@@ -1,12 +1,15 @@
 //! Servers that take no writes, and schemas that are not there: what the command says, and when.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{Db, Own, eventually, take, takes_less_than, variable};
+use rowlock_test::{
+    Db, Mode, Own, eventually, patience, take, takes_less_than, through_proxy, variable,
+};
 use sqlx::Connection;
+use tokio::sync::mpsc;
 
 use crate::command::{command, rowlock};
 
@@ -47,6 +50,40 @@ async fn a_standby_says_what_it_is_and_the_first_connection_waits_for_its_promot
     assert!(log.join().is_ok());
 }
 
+/// A command whose standard error is read.
+struct Told {
+    child: Child,
+    lines: mpsc::UnboundedReceiver<String>,
+}
+
+fn told(url: &str, arguments: &[&str]) -> Told {
+    let mut child = command(url, arguments)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let (sender, lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in said.map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    Told { child, lines }
+}
+
+impl Told {
+    async fn line(&mut self) -> String {
+        let line = tokio::time::timeout(patience(), self.lines.recv()).await;
+        line.expect("it is told").expect("it goes on")
+    }
+
+    /// The exit code.
+    async fn end(mut self) -> Option<i32> {
+        while self.lines.recv().await.is_some() {}
+        self.child.wait().unwrap().code()
+    }
+}
+
 /// Read only, and yet not a standby: what a refused write does to a wait.
 async fn refused_writes_count_against_a_wait(engine: Engine, url: &str) {
     for wait in [&["--no-wait"][..], &["--wait", "1s"][..]] {
@@ -73,20 +110,55 @@ async fn a_refused_write_counts_against_the_wait() {
     let read_only = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
     db.execute(&read_only).await;
     refused_writes_count_against_a_wait(Engine::Postgres, &db.url).await;
-    // Who waits gets the lock when writes are taken again.
-    let url = db.url.clone();
-    let waiting = tokio::task::spawn_blocking(move || {
-        rowlock(&url, &["run", "a", "--wait", "1m", "--", "true"])
-    });
-    let clients = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE datname = current_database() AND application_name = 'rowlock'";
-    eventually("a client that waits", async || db.number(clients).await > 0).await;
+    // Who waits is told, and gets the lock when writes are taken again.
+    let mut waiting = told(&db.url, &["run", "a", "--", "true"]);
+    let said = waiting.line().await;
+    assert!(
+        said.contains("still waits for \"a\"") && said.contains("takes no writes"),
+        "{said}"
+    );
     db.execute(&format!(
         "BEGIN READ WRITE; ALTER DATABASE {name} RESET default_transaction_read_only; COMMIT"
     ))
     .await;
-    assert_eq!(waiting.await.unwrap().status.code(), Some(0));
+    assert_eq!(waiting.end().await, Some(0));
     db.remove().await;
+}
+
+#[tokio::test]
+async fn a_database_that_goes_away_while_commands_wait_is_told() {
+    for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let (proxy, url) = through_proxy(&db).await;
+        let rowlock = db.rowlock().await;
+        let mut held = Vec::new();
+        for name in ["a", "b"] {
+            held.push(take(&rowlock, name, TTL).await);
+        }
+        let lock = rowlock.rw_lock("c");
+        let writer = lock.write().await.unwrap();
+        let waits = [&["a"][..], &["b", "--barging"], &["c", "--shared"]];
+        let mut waits = waits.map(|wait| told(&url, &[&["run"], wait, &["--", "true"]].concat()));
+        eventually("they wait", async || {
+            rowlock.waiters().await.unwrap().len() == 2
+        })
+        .await;
+        proxy.set(Mode::Closed);
+        for wait in &mut waits {
+            let said = wait.line().await;
+            assert!(said.contains("still waits for "), "{said}");
+        }
+        proxy.set(Mode::Pass);
+        for held in held {
+            let _ = held.release().await.unwrap();
+        }
+        let _ = writer.release().await.unwrap();
+        for wait in waits {
+            assert_eq!(wait.end().await, Some(0));
+        }
+        drop((rowlock, lock));
+        db.remove().await;
+    }
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use crate::model::{FaultKind, Kind, Moment, Name};
 use crate::runtime::backoff;
 use crate::runtime::link::Link;
 use crate::runtime::timer::sleep_until;
+use crate::runtime::wait_log::WaitLog;
 use crate::store::Store;
 use crate::store::fault::Fault;
 use crate::store::permit::pass_any;
@@ -48,7 +49,7 @@ const PAGE: usize = 1_000;
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
-    let mut backoff = backoff::reconnect();
+    let (mut backoff, mut log) = (backoff::reconnect(), WaitLog::default());
     let (mut seen, mut search) = (Seen::nothing(), Search::default());
     let mut used = Moment::now();
     loop {
@@ -77,13 +78,14 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
                 // A transaction of the application's has the file.
                 tracing::debug!(%target, error = %fault, "cannot look whose turn it is, will try again");
             } else {
-                tracing::warn!(%target, error = %fault, "cannot look whose turn it is, will try again");
+                log.trouble(&"a turn", &format_args!("{target}: {fault}"));
             }
             seen = Seen::nothing();
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
             continue;
         }
         backoff = backoff::reconnect();
+        log.over(&"a turn");
         let searched = search.next(&asks);
         drop(asks);
         loop {
