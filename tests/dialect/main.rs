@@ -8,6 +8,7 @@ mod idle;
 mod looks;
 mod mysql;
 mod no_room;
+mod own_transaction;
 mod plans;
 mod postgres;
 mod read_split;
