@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rowlock::{Builder, Error, Rowlock};
@@ -15,23 +16,41 @@ pub(crate) const VARIABLE: &str = "ROWLOCK_URL";
 /// The URL when neither is given.
 pub(crate) const DEFAULT: &str = "sqlite:rowlock.db";
 
+/// The client of this process. A command has one.
+static CLIENT: OnceLock<Rowlock> = OnceLock::new();
+
+/// How long the end of a command waits for what its client leaves to do.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// Connects, and creates the SQLite file and the tables if they are missing.
 pub(crate) async fn make(url: &str) -> Result<Rowlock, Error> {
     check(url)?;
-    builder().connect(url).await
+    connect(builder(), url).await
+}
+
+async fn connect(builder: Builder, url: &str) -> Result<Rowlock, Error> {
+    let rowlock = builder.connect(url).await?;
+    Ok(CLIENT.get_or_init(|| rowlock).clone())
+}
+
+/// Ends the client, and with it its connections: a SQLite file without other users has all its data in itself then, and no log beside it.
+pub(crate) async fn close() {
+    if let Some(rowlock) = CLIENT.get() {
+        rowlock.shutdown(CLOSING).await;
+    }
 }
 
 /// [`make`], but nothing is granted for this time.
 pub(crate) async fn make_in_quarantine(url: &str, time: Duration) -> Result<Rowlock, Error> {
     check(url)?;
-    builder().quarantine(time).connect(url).await
+    connect(builder().quarantine(time), url).await
 }
 
 /// [`make`], for a client that waits for locks and holds them. If it is killed while it waits, its place in the queue ends with its session:
 /// after the same time as the lock would.
 pub(crate) async fn make_for(url: &str, ttl: Duration) -> Result<Rowlock, Error> {
     check(url)?;
-    builder().session_ttl(ttl).connect(url).await
+    connect(builder().session_ttl(ttl), url).await
 }
 
 /// Connects, and creates nothing: an error says that the database or the tables are missing.
@@ -40,7 +59,7 @@ pub(crate) async fn make_for(url: &str, ttl: Duration) -> Result<Rowlock, Error>
 pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
     check(url)?;
     if !url.starts_with("sqlite:") {
-        return Ok(builder().migrate(false).connect(url).await?);
+        return Ok(connect(builder().migrate(false), url).await?);
     }
     if let Some(path) = path(url)
         && !path.exists()
@@ -59,7 +78,7 @@ pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
         Some(_) => "&mode=rw",
     };
     let url = format!("{url}{mode}");
-    Ok(builder().migrate(false).connect(&url).await?)
+    Ok(connect(builder().migrate(false), &url).await?)
 }
 
 /// The absolute path of a SQLite file. `None`: the URL names no file, or is wrong. Then connecting reports the error.

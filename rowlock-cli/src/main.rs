@@ -278,7 +278,11 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let result = match runtime {
-        Ok(runtime) => runtime.block_on(execute::execute(arguments)),
+        Ok(runtime) => runtime.block_on(async {
+            let result = execute::execute(arguments).await;
+            database::close().await;
+            result
+        }),
         Err(error) => Err(Failure::Other(format!("cannot start: {error}"), FAILED)),
     };
     match result {

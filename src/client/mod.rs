@@ -205,6 +205,9 @@ impl Rowlock {
     /// them those that finish dropped calls, and those of [`spawn`](Self::spawn); releases, completions and drops are sent to the
     /// database; renewals, the cleaner and the threads end.
     ///
+    /// When nothing is left, its connections are closed in good order: a SQLite file that nobody else uses then has all its data in itself, and no
+    /// log beside it. (A client that is only dropped closes them some time later, if the process lives that long.)
+    ///
     /// The list contains each held lease and each attempt whose guard still exists. Such a guard stays good: it is renewed, and can be
     /// released or completed until the process exits. Drop your guards before you call this.
     ///

@@ -109,6 +109,7 @@ pub(super) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>
         link.hang_up();
         next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
     }
+    link.close().await;
 }
 
 async fn round(link: &mut Link, shared: &Shared, after: &mut Vec<u8>) -> Result<(), Fault> {

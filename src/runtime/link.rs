@@ -30,6 +30,9 @@ pub(crate) struct Link {
     number: u64,
 }
 
+/// How long the end of a connection may take.
+const CLOSING: Duration = Duration::from_secs(1);
+
 /// How many connections this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
@@ -175,6 +178,13 @@ impl Link {
     /// Drops the connection.
     pub(crate) fn hang_up(&mut self) {
         self.connection = None;
+    }
+
+    /// Ends the connection in good order, before its thread or its process ends.
+    pub(crate) async fn close(mut self) {
+        if let Some(connection) = self.connection.take() {
+            let _ = timeout(CLOSING, connection.close()).await;
+        }
     }
 
     /// Connects, unless there is a connection.

@@ -173,6 +173,10 @@ pub(crate) trait Connection: fmt::Debug + Send + 'static {
 
     /// [`SchemaStore::migrate`]. It is not a single verb, because it begins transactions of its own.
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
+
+    /// Tells the server that this is the end, or closes the file. (A connection that is dropped is closed some time later, unless the
+    /// process ends first.)
+    async fn close(self: Box<Self>);
 }
 
 impl dyn Connection {

@@ -356,3 +356,21 @@ async fn a_fence_is_never_told_twice_within_a_millisecond() {
     }
     db.remove().await;
 }
+
+#[tokio::test]
+async fn a_client_that_was_shut_down_leaves_all_in_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("locks.db");
+    let rowlock = Rowlock::connect(&format!("sqlite:{}", file.display()))
+        .await
+        .unwrap();
+    let held = take(&rowlock, "a", TTL).await;
+    let waiting = rowlock.lock("a").wait(Duration::from_millis(1));
+    assert!(waiting.acquire().await.is_err());
+    let _ = held.release().await.unwrap();
+    rowlock.list().await.unwrap();
+    assert_eq!(rowlock.shutdown(TTL).await, []);
+    let left = std::fs::read_dir(&dir).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["locks.db"]);
+}

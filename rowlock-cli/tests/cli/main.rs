@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod bad_input;
+mod closed;
 mod exit_codes;
 mod forget;
 mod idempotency;

@@ -184,6 +184,7 @@ impl Lane {
             let error = self.gave_up(&job);
             job.fail(error);
         }
+        self.link.close().await;
     }
 
     /// Whether the lane was told to stop and has nothing left to do. From then on it accepts nothing.

@@ -57,7 +57,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
         let (asks, has_work) = {
             let has_work = !queue.state().forget.is_empty() || queue.state().test.is_some();
             if queue.state().is_closed {
-                return;
+                break;
             }
             (queue.asks(), has_work)
         };
@@ -101,6 +101,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             }
         }
     }
+    link.close().await;
 }
 
 /// What the last look saw.

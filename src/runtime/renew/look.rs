@@ -17,7 +17,7 @@ pub(super) async fn look(mut link: Link, shared: &Shared, target: &str) {
         let wanted = {
             let state = &mut *shared.state();
             if state.closed {
-                return;
+                break;
             }
             state.look.take()
         };
@@ -32,6 +32,7 @@ pub(super) async fn look(mut link: Link, shared: &Shared, target: &str) {
             shared.state().look.get_or_insert((session, renewal));
         }
     }
+    link.close().await;
 }
 
 async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result<(), Fault> {

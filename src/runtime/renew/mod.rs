@@ -239,7 +239,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
         let (next, limit) = {
             let state = &mut *shared.state();
             if state.closed {
-                return;
+                break;
             }
             (state.schedule.next(), state.schedule.dial_limit())
         };
@@ -280,6 +280,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
             sleep_until(Moment::now() + pause.min(MAX_PAUSE)).await;
         }
     }
+    link.close().await;
 }
 
 /// Renews, over the spare connection, the leases that cannot wait for the statement in flight on the first one.
@@ -293,7 +294,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
         let (next, limit) = {
             let state = &mut *shared.state();
             if state.closed {
-                return;
+                break;
             }
             let next = state.schedule.spare_next(Moment::now());
             (next, state.schedule.dial_limit())
@@ -321,6 +322,7 @@ async fn help(link: Option<Link>, shared: &Shared, target: &str) {
         // Leases of a failed statement, and leases found locked, have to be sent again.
         shared.renew.notify_one();
     }
+    link.close().await;
 }
 
 #[cfg(all(test, feature = "sqlite"))]

@@ -175,6 +175,10 @@ impl Connection for MySqlConnection {
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         SchemaStore::migrate(self, until).await
     }
+
+    async fn close(self: Box<Self>) {
+        let _ = sqlx::Connection::close(*self).await;
+    }
 }
 
 pub(super) async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {

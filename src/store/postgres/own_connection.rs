@@ -166,6 +166,10 @@ impl Connection for OwnConnection {
         tx.commit().await?;
         Ok(applied)
     }
+
+    async fn close(self: Box<Self>) {
+        let _ = self.conn.close().await;
+    }
 }
 
 #[cfg(test)]

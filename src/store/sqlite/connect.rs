@@ -234,6 +234,10 @@ impl Connection for OwnConnection {
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         Connection::migrate(&mut self.conn, until).await
     }
+
+    async fn close(self: Box<Self>) {
+        let _ = sqlx::Connection::close(self.conn).await;
+    }
 }
 
 /// Without turns.
@@ -245,6 +249,10 @@ impl Connection for SqliteConnection {
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         SchemaStore::migrate(self, until).await
+    }
+
+    async fn close(self: Box<Self>) {
+        let _ = sqlx::Connection::close(*self).await;
     }
 }
 
