@@ -17,6 +17,7 @@ mod signals;
 mod terminal;
 mod until;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -270,6 +271,7 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error,rowlock::waiting=info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(has_colours())
         .with_writer(std::io::stderr)
         .init();
 
@@ -294,13 +296,25 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says where `--` belongs, when the command of `run` stands without it.
+/// Whether standard error is a terminal, and nobody has switched colours off (no-color.org).
+fn has_colours() -> bool {
+    let is_off = std::env::var_os("NO_COLOR").is_some_and(|off| !off.is_empty());
+    std::io::stderr().is_terminal() && !is_off
+}
+
+/// Says where `--` belongs when the command of `run` stands without it, and how `run` takes a name that begins with a dash.
 fn with_hint(mut error: clap::Error) -> clap::Error {
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-    let is_word = !said(ContextKind::InvalidArg).starts_with('-');
+    let word = said(ContextKind::InvalidArg);
     let is_run = said(ContextKind::Usage).contains("rowlock run ");
-    if error.kind() == ErrorKind::UnknownArgument && is_word && is_run {
-        let hint = "put `--` before the command: rowlock run NAME -- CMD";
+    if error.kind() == ErrorKind::UnknownArgument && is_run {
+        let hint = if word.starts_with('-') {
+            format!(
+                "if {word} is the name of the lock, write --name={word}; if it is for the command, write it after `--`"
+            )
+        } else {
+            "put `--` before the command: rowlock run NAME -- CMD".into()
+        };
         let hints = ContextValue::StyledStrs(vec![hint.into()]);
         error.insert(ContextKind::Suggested, hints);
     }

@@ -22,12 +22,21 @@ use crate::share::{Holding, Share};
 use crate::signals::{Caught, catch_all, number};
 use crate::terminal::Terminal;
 use crate::until::Until;
-use crate::{FAILED, Failure, LOST, database, duration, leash};
+use crate::{FAILED, Failure, LOST, USAGE, database, duration, leash};
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The lock: 1 to 255 bytes of UTF-8.
-    name: Name,
+    #[arg(required_unless_present = "dashed")]
+    name: Option<Name>,
+    /// The lock, if its name begins with a dash: --name=-x.
+    #[arg(
+        long = "name",
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        conflicts_with = "name"
+    )]
+    dashed: Option<Name>,
     /// How long the lock stays held if this process crashes, or its place in the queue stays taken: 100ms to 24h. rowlock renews
     /// both before they expire.
     #[arg(long, value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
@@ -53,7 +62,10 @@ pub(crate) struct Run {
 
 impl Run {
     /// `made`: the default file, if connecting makes it.
-    pub(crate) async fn execute(self, url: &str, made: Option<PathBuf>) -> Result<u8, Failure> {
+    pub(crate) async fn execute(mut self, url: &str, made: Option<PathBuf>) -> Result<u8, Failure> {
+        let Some(name) = self.name.take().or(self.dashed.take()) else {
+            return Ok(USAGE);
+        };
         // Wrong arguments are refused without asking the database.
         Lock::check_ttl(self.ttl)?;
         Lock::check_wait(self.wait.unwrap_or_default())?;
@@ -73,7 +85,7 @@ impl Run {
             (false, until) => until.map(Until::remaining),
         };
         let held = tokio::select! {
-            held = self.acquire(&rowlock, wait) => held,
+            held = self.acquire(&rowlock, &name, wait) => held,
             Some(signal) = signals.recv() => {
                 settle(&rowlock, &mut signals).await;
                 return Ok(128 + number(signal));
@@ -97,8 +109,7 @@ impl Run {
         match released {
             Ok(ReleaseOutcome::Lost(loss)) if code != LOST => {
                 tell(format_args!(
-                    "the lock {:?} was lost while the command ran ({loss})",
-                    self.name
+                    "the lock {name:?} was lost while the command ran ({loss})"
                 ));
                 Ok(LOST)
             }
@@ -107,8 +118,7 @@ impl Run {
             Ok(_) => Ok(code),
             Err(error) => {
                 tell(format_args!(
-                    "the lock {:?} could not be released, and stays held until its TTL ends: {error}",
-                    self.name
+                    "the lock {name:?} could not be released, and stays held until its TTL ends: {error}"
                 ));
                 Ok(code)
             }
@@ -119,13 +129,14 @@ impl Run {
     async fn acquire(
         &self,
         rowlock: &Rowlock,
+        name: &Name,
         wait: Option<Duration>,
     ) -> Result<Option<Holding>, Error> {
         if self.scheduled.is_wanted() {
-            let begun = self.scheduled.begin(rowlock, &self.name, self.ttl).await?;
+            let begun = self.scheduled.begin(rowlock, name, self.ttl).await?;
             return Ok(begun.map(Holding::Job));
         }
-        let held = self.share.acquire(rowlock, &self.name, self.ttl, wait);
+        let held = self.share.acquire(rowlock, name, self.ttl, wait);
         Ok(Some(held.await?))
     }
 
@@ -175,7 +186,7 @@ impl Run {
                         drop(terminal.take());
                         tell(format_args!(
                             "the command is stopped ({by}), and still holds the lock {:?}: SIGCONT continues it",
-                            self.name
+                            held.name()
                         ));
                     }
                     Some(Change::Continued) => {
@@ -195,7 +206,7 @@ impl Run {
                 }
                 status = child.wait() => return status.map(code).map_err(|error| cannot_wait(&error)),
                 loss = held.lost() => {
-                    self.stop(&mut child, group, loss).await;
+                    self.stop(&mut child, group, (held.name(), loss)).await;
                     return Ok(LOST);
                 }
                 // The command may already be gone; then its status arrives soon.
@@ -229,10 +240,10 @@ impl Run {
     }
 
     /// Sends SIGTERM to the group, and SIGKILL after the grace. Both also reach processes that outlive the command.
-    async fn stop(&self, child: &mut Child, group: Pid, loss: Loss) {
+    async fn stop(&self, child: &mut Child, group: Pid, (name, loss): (&Name, Loss)) {
         let why = match loss {
-            Loss::MaxHold => format!("{:?} has run for as long as --at-most-for says", self.name),
-            loss => format!("the lock {:?} was lost ({loss})", self.name),
+            Loss::MaxHold => format!("{name:?} has run for as long as --at-most-for says"),
+            loss => format!("the lock {name:?} was lost ({loss})"),
         };
         tell(format_args!(
             "{why}: rowlock stops the command, and kills it in {}",

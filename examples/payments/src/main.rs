@@ -38,7 +38,7 @@ enum Command {
         #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
         listen: String,
         /// The database: postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://…, mariadb://… or sqlite:PATH
-        /// [default: rowlock-payments/payments.db in the folder for temporary files].
+        /// [default: rowlock-payments/payments.db in the working directory].
         #[arg(long, env = "ROWLOCK_URL", hide_env_values = true)]
         url: Option<String>,
         /// The payment provider [default: a provider in this process, with gateway.db beside payments.db].
@@ -56,7 +56,7 @@ enum Command {
         /// The address to listen on.
         #[arg(long, default_value = "127.0.0.1:8090", value_name = "ADDRESS")]
         listen: String,
-        /// The provider's SQLite file [default: rowlock-payments/gateway.db in the folder for temporary files].
+        /// The provider's SQLite file [default: rowlock-payments/gateway.db in the working directory].
         #[arg(long, value_name = "PATH")]
         file: Option<PathBuf>,
     },
@@ -65,9 +65,9 @@ enum Command {
 /// How long the last statements to the database may take, after the last request.
 const LAST_STATEMENTS: Duration = Duration::from_secs(5);
 
-/// The path of a file that stays after the process ends.
+/// The path of a file that stays after the process ends. (Not in the folder for temporary files, which all users of a machine share.)
 fn kept(name: &str) -> Result<PathBuf, Failure> {
-    let folder = std::env::temp_dir().join("rowlock-payments");
+    let folder = std::env::current_dir()?.join("rowlock-payments");
     let made = std::fs::create_dir_all(&folder);
     made.map_err(|error| format!("cannot create the folder {}: {error}", folder.display()))?;
     Ok(folder.join(name))

@@ -19,3 +19,4 @@ mod shell;
 mod show;
 mod upgrade;
 mod waiting;
+mod words;

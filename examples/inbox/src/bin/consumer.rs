@@ -1,6 +1,7 @@
 //! Credits the events of a queue, until SIGTERM or Ctrl-C.
 
 use std::error::Error;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Parser;
@@ -26,7 +27,8 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().init();
+    let has_colours = std::io::stdout().is_terminal();
+    tracing_subscriber::fmt().with_ansi(has_colours).init();
     let args = Args::parse();
     let mut stopped = signal(SignalKind::terminate())?;
     let pool = PgPool::connect(&args.database).await?;

@@ -1,6 +1,7 @@
 //! Credits the events that a provider sends to a webhook.
 
 use std::error::Error;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 
 use clap::Parser;
@@ -26,7 +27,8 @@ struct Args {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().init();
+    let has_colours = std::io::stdout().is_terminal();
+    tracing_subscriber::fmt().with_ansi(has_colours).init();
     let args = Args::parse();
     if args.secret.is_empty() {
         return Err("the secret is empty: anybody could sign".into());

@@ -3,6 +3,7 @@
 //! Kills and pauses are in `tests/fault/payments`.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod files;
 mod limits;
 mod orders;
 mod signals;

@@ -1,0 +1,71 @@
+//! What people type, and where they read.
+
+use crate::jobs::Terminal;
+use crate::shell::{Shell, code, stderr, stdout, wait};
+
+#[test]
+fn a_name_that_begins_with_a_dash_is_a_name() {
+    let shell = Shell::new();
+    let script = "echo $ROWLOCK_NAME; $0 show -- $ROWLOCK_NAME";
+    let rowlock = env!("CARGO_BIN_EXE_rowlock");
+    for name in ["--name=-x", "--name=--no-wait", "--name=plain"] {
+        let ran = shell.run(&["run", name, "--", "bash", "-c", script, rowlock]);
+        assert_eq!(code(&ran), 0, "{}", stderr(&ran));
+        assert!(
+            stdout(&ran).starts_with(&format!("{}\n", &name[7..])),
+            "{}",
+            stdout(&ran)
+        );
+    }
+    for wrong in [
+        &["run", "-x", "--", "true"][..],
+        &["run", "-x", "--no-wait", "--", "true"],
+        &["run", "--no-wait", "-x", "--", "true"],
+    ] {
+        let refused = shell.run(wrong);
+        assert_eq!(code(&refused), 64);
+        assert!(
+            stderr(&refused).contains("--name=-x"),
+            "{}",
+            stderr(&refused)
+        );
+        assert!(
+            !stderr(&refused).contains("'-- -x'"),
+            "{}",
+            stderr(&refused)
+        );
+    }
+    for wrong in [
+        &["run", "--", "true"][..],
+        &["run", "a", "--name=b", "--", "true"],
+        &["run", "--name=", "--", "true"],
+    ] {
+        assert_eq!(code(&shell.run(wrong)), 64, "{wrong:?}");
+    }
+    // Elsewhere `--` does it, and the hint says so.
+    let refused = shell.run(&["show", "-x"]);
+    assert!(stderr(&refused).contains("'-- -x'"), "{}", stderr(&refused));
+    assert_eq!(code(&shell.run(&["show", "--", "-x"])), 1);
+}
+
+#[test]
+fn a_log_has_colours_on_a_terminal_only() {
+    let shell = Shell::new();
+    let mut run = shell.command(&["run", "a", "--", "true"]);
+    let output = run.env("ROWLOCK_LOG", "rowlock=debug").output().unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("migration applied"), "{said}");
+    assert!(!said.contains('\x1b'), "{said:?}");
+    for (plain, has_colours) in [("", true), ("1", false)] {
+        let log = "ROWLOCK_LOG=rowlock=debug";
+        let no_colour = format!("NO_COLOR={plain}");
+        let url = format!("--url=sqlite:{plain}.db");
+        let run = [
+            "env", log, &no_colour, "rowlock", "run", "a", &url, "--", "true",
+        ];
+        let mut terminal = Terminal::new(&shell, &run);
+        let said = terminal.shows("applied");
+        assert_eq!(said.contains('\x1b'), has_colours, "{said:?}");
+        wait("its end", || terminal.child.try_wait().unwrap().is_some());
+    }
+}
