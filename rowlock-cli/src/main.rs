@@ -25,6 +25,8 @@ use clap::{Parser, Subcommand};
 
 use rowlock::{Engine, Error, Name, Rowlock};
 
+/// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
+const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
 /// The lock is free, or the record does not exist. (As with grep(1): not found is no error.)
 const ABSENT: u8 = 1;
 /// sysexits.h(3): wrong usage.
@@ -269,6 +271,10 @@ fn main() -> ExitCode {
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error,rowlock::waiting=info"));
+    let filter = match TELLS_PASSWORDS.parse() {
+        Ok(off) => filter.add_directive(off),
+        Err(_) => filter,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(has_colours())

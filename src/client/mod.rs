@@ -60,6 +60,9 @@ impl Rowlock {
     /// connections, put `rowlock_pooler=transaction` or `rowlock_pooler=session` into the PostgreSQL URL. See
     /// `docs/CLUSTERS.md`.
     ///
+    /// A parameter of the URL that would have no effect is an error, which names it and not its value. On PostgreSQL
+    /// `options[search_path]=SCHEMA` selects the schema of the tables.
+    ///
     /// # Errors
     ///
     /// An invalid URL, a database that is unreachable or takes no writes, a refused login, tables that cannot be

@@ -1,12 +1,16 @@
 //! Checks of database URLs that explain more than the driver does. No message repeats a part that may be a password.
 
+use std::borrow::Cow;
 use std::num::ParseIntError;
 use std::path::PathBuf;
 
 use crate::model::Error;
 
-/// The prefix of rowlock's own parameters.
-const OWN: &str = "rowlock";
+/// The end of the name of a parameter that has any name in brackets.
+const ANY: &str = "NAME]";
+
+/// A parameter's name and value.
+pub(crate) type Parameter<'u> = (Cow<'u, str>, Cow<'u, str>);
 
 fn refused(reason: impl Into<String>) -> Error {
     Error::InvalidUrl {
@@ -14,7 +18,8 @@ fn refused(reason: impl Into<String>) -> Error {
     }
 }
 
-/// The driver's reason for refusing a URL, with the expected form. `ssl` lists the ways of using TLS.
+/// The driver's reason for refusing a URL, with the expected form. `ssl` lists the ways of using TLS. The driver quotes values: one that
+/// is wrong may be a password that was meant for another place.
 pub(crate) fn unparsed(error: &sqlx::Error, form: &str, ssl: &str) -> Error {
     let said = match error {
         sqlx::Error::Configuration(error) if error.is::<ParseIntError>() => {
@@ -25,8 +30,14 @@ pub(crate) fn unparsed(error: &sqlx::Error, form: &str, ssl: &str) -> Error {
         other => other.to_string(),
     };
     let said = said.trim_start_matches("error with configuration: ");
-    let values = if said.contains("ssl_mode") { ssl } else { "" };
-    refused(format!("{said}{values}; write the URL as {form}"))
+    let said = if said.starts_with("unknown value") {
+        let name = said.rsplit('`').nth(1).unwrap_or_default();
+        let values = if name == "ssl_mode" { ssl } else { "" };
+        format!("the value of its parameter `{name}` is unknown{values}")
+    } else {
+        said.to_owned()
+    };
+    refused(format!("{said}; write the URL as {form}"))
 }
 
 /// The host in the form that a resolver takes: an IPv6 address without its brackets.
@@ -60,21 +71,48 @@ pub(crate) fn address(socket: Option<&PathBuf>, host: &str, port: u16) -> String
     }
 }
 
-/// Refuses parameters that look like rowlock's own and are not `known`: if they were ignored, the URL would mean something else
-/// than its author wants.
-pub(crate) fn check_parameters(url: &str, known: &[&str]) -> Result<(), Error> {
-    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
-    for parameter in parameters.split(['&', '#']) {
-        let name = parameter.split('=').next().unwrap_or_default();
-        let plain = name.to_ascii_lowercase();
-        if plain.starts_with(OWN) && !known.contains(&name) {
+/// The parameters of a URL, as the driver reads them. Refuses what the driver would leave out, by its name only: without it the URL
+/// means something else than its author wants, and its value may be a password. `known` are the names that have an effect, and `hint`
+/// goes on after their list.
+pub(crate) fn parameters<'u>(
+    url: &'u str,
+    known: &[&str],
+    hint: &str,
+) -> Result<Vec<Parameter<'u>>, Error> {
+    let (before, text) = url.split_once('?').unwrap_or((url, ""));
+    let pieces = || text.split('&').filter(|piece| !piece.is_empty());
+    // They may be the rest of a password.
+    let is_doubtful = !before.contains('@') && text.contains('@');
+    let all: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
+    for (at, (name, _)) in all.iter().enumerate() {
+        let is_known = known.iter().any(|known| match known.strip_suffix(ANY) {
+            Some(open) => name.starts_with(open) && name.ends_with(']'),
+            None => known == name,
+        });
+        let known = known.join(", ");
+        if !is_known && is_doubtful {
             return Err(refused(format!(
-                "the parameter `{name}` is unknown for this engine: rowlock's only one is `rowlock_pooler=transaction` or \
-                 `rowlock_pooler=session`, for PostgreSQL"
+                "there is a `?` before its `@`, and what follows is no parameter: write %3F in a user or a password (its parameters \
+                 may be {known}{hint})"
+            )));
+        }
+        if !is_known && pieces().any(|piece| !piece.contains('=')) {
+            return Err(refused(format!(
+                "one of its parameters has no `=`: write %26 for an `&` in a value (its parameters may be {known}{hint})"
+            )));
+        }
+        if !is_known {
+            return Err(refused(format!(
+                "its parameter `{name}` is unknown, and would have no effect: its parameters may be {known}{hint}"
+            )));
+        }
+        if *name != "options" && all[..at].iter().any(|(earlier, _)| earlier == name) {
+            return Err(refused(format!(
+                "it has the parameter `{name}` twice: leave one out"
             )));
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Checks the part before the database's name in a server's URL, and all percent escapes.
@@ -97,6 +135,11 @@ pub(crate) fn check_server(url: &str, form: &str) -> Result<(), Error> {
         ));
     }
     let hosts = authority.rsplit('@').next().unwrap_or_default();
+    if hosts.contains('&') || path.contains('&') {
+        return Err(refused(
+            "there is an `&` before its parameters: write `?` before the first one, and %26 in the name of a database",
+        ));
+    }
     hosts.split(',').try_for_each(check_host)
 }
 
@@ -185,6 +228,8 @@ mod tests {
             ("postgres://me:s3 cret@h/shop", "space"),
             ("postgres://me:s3cret@h/shop\n", "control"),
             ("postgres://me@::1:5432/shop", "[::1]"),
+            ("postgres://me@h/shop&password=s3cret", "`?`"),
+            ("postgres://me@h&password=s3cret", "`?`"),
             ("postgres://me@[::1/shop", "not closed"),
         ] {
             let error = check_server(url, FORM).unwrap_err().to_string();
@@ -220,22 +265,32 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_parameter_of_rowlocks_own_is_refused() {
-        let known: &[&str] = &["rowlock_pooler"];
-        for url in [
-            "s://h/d?rowlock_prepard=off",
-            "s://h/d?a=1&rowlock_x",
-            "s://h/d?Rowlock_Pooler=session",
+    fn a_parameter_without_effect_is_refused_and_no_value_is_told() {
+        let known: &[&str] = &["sslmode", "options", "options[NAME]", "rowlock_pooler"];
+        for (url, why) in [
+            ("s://h/d?rowlock_prepard=s3cret", "`rowlock_prepard`"),
+            (
+                "s://h/d?sslmode=a&Rowlock_Pooler=s3cret",
+                "`Rowlock_Pooler`",
+            ),
+            ("s://h/d?sslm%6fd=s3cret", "`sslmod`"),
+            ("s://h/d?+sslmode=s3cret", "` sslmode`"),
+            ("s://h/d?=s3cret", "``"),
+            ("s://h/d?options[a=s3cret", "`options[a`"),
+            ("s://h/d?sslmode=s3cret&sslmode=b", "twice"),
+            ("s://h/d?sslmode=a&s3cret", "%26"),
+            ("s://me:123?s3cret=4&x=5@h/d", "%3F"),
         ] {
-            let error = check_parameters(url, known).unwrap_err().to_string();
-            assert!(error.contains("`rowlock_pooler=session`"), "{error}");
+            let error = parameters(url, known, "").unwrap_err().to_string();
+            assert!(error.contains(why), "{url}: {error}");
+            assert!(!error.contains("s3cret"), "{error}");
         }
-        check_parameters(
-            "s://h/d?rowlock_pooler=session&application_name=rowlock",
-            known,
-        )
-        .unwrap();
-        check_parameters("s://h/rowlock_x", known).unwrap();
-        check_parameters("s://h/d?rowlock_pooler=session", &[]).unwrap_err();
+        for url in [
+            "s://h/d?rowlock_pooler=session&sslmode=a&",
+            "s://h/d?options=-a&options%5Ba%5D=1&options[b]=2&options=-b",
+            "s://h/x=y",
+        ] {
+            parameters(url, known, "").unwrap();
+        }
     }
 }

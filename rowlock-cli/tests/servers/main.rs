@@ -6,3 +6,4 @@ mod pooler;
 mod read_only;
 mod rights;
 mod start;
+mod url;

@@ -20,6 +20,24 @@ const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode spe
 
 const SSL: &str = " (its values are DISABLED, PREFERRED, REQUIRED, VERIFY_CA and VERIFY_IDENTITY)";
 
+/// What sqlx reads of a URL.
+const PARAMETERS: &[&str] = &[
+    "sslmode",
+    "ssl-mode",
+    "sslca",
+    "ssl-ca",
+    "charset",
+    "collation",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "socket",
+    "timezone",
+    "time-zone",
+];
+
 /// The bytes of a statement besides its outcome: the text, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
 
@@ -37,7 +55,7 @@ impl MySql {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let mut options = Vec::new();
         url::check_server(url, FORM)?;
-        url::check_parameters(url, &[])?;
+        url::parameters(url, PARAMETERS, "")?;
         for url in servers::each(url)? {
             let one = MySqlConnectOptions::from_str(&url)
                 .map_err(|error| url::unparsed(&error, FORM, SSL))?;

@@ -23,6 +23,32 @@ const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode 
 
 const SSL: &str = " (its values are disable, allow, prefer, require, verify-ca and verify-full)";
 
+/// What sqlx reads of a URL, and what rowlock does.
+const PARAMETERS: &[&str] = &[
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "options[NAME]",
+    POOLER,
+];
+
+const SCHEMA: &str = " (for the tables in a schema of their own: options[search_path]=SCHEMA)";
+
 /// sqlx's default number of prepared statements to keep. With 0, it would leave every statement on the server.
 const STATEMENTS: usize = 100;
 
@@ -45,8 +71,8 @@ pub(crate) struct Postgres {
 impl Postgres {
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         url::check_server(url, FORM)?;
-        url::check_parameters(url, &[POOLER])?;
-        let (url, told) = take_pooler(url)?;
+        let parameters = url::parameters(url, PARAMETERS, SCHEMA)?;
+        let (url, told) = take_pooler(url, &parameters)?;
         let mut options = Vec::new();
         for url in servers::each(&url)? {
             let one = PgConnectOptions::from_str(&url)
@@ -157,7 +183,11 @@ impl Connector for Postgres {
         let address =
             |o: &PgConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
         let addresses = self.servers.iter().map(address);
-        url::target("postgres", o.get_username(), addresses, database)
+        let target = url::target("postgres", o.get_username(), addresses, database);
+        match o.get_options().and_then(search_path) {
+            Some(path) => format!("{target}?options[search_path]={path}"),
+            None => target,
+        }
     }
 
     fn servers(&self) -> usize {
@@ -197,6 +227,18 @@ impl Connector for Postgres {
     }
 }
 
+/// The search path among the startup options: two schemas of one database have different locks. (A backslash comes before a space in
+/// a value.)
+fn search_path(options: &str) -> Option<String> {
+    let plain = options.replace("\\ ", "\0");
+    let paths = plain.split_whitespace().filter_map(|option| {
+        let option = option.trim_start_matches("-c").trim_start_matches("--");
+        let (name, value) = option.split_once('=')?;
+        (name.replace('-', "_") == "search_path").then(|| value.replace('\0', " "))
+    });
+    paths.last()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +250,7 @@ mod tests {
         let it = Postgres::from_url("postgres://me:s3cret@a:1,b/shop").unwrap();
         assert_eq!(it.target(), "postgres://me@a:1,b:5432/shop");
         for broken in [
+            "postgres://me@a/shop?sslmode=s3cret",
             "postgres://me:s3cret@db.example:99999/shop",
             "postgres://me:s3cret@a,,b/shop",
             "postgres://me:s3cret@a/shop?host=b,c",
@@ -215,6 +258,23 @@ mod tests {
         ] {
             let error = Postgres::from_url(broken).unwrap_err();
             assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_schema_is_told() {
+        for (parameters, told) in [
+            ("?options[search_path]=one", "?options[search_path]=one"),
+            ("?options=-csearch_path%3Done", "?options[search_path]=one"),
+            (
+                "?options=-c%20geqo%3Doff%20--search-path%3Done,%5C%20two",
+                "?options[search_path]=one, two",
+            ),
+            ("?options[app.key]=s3cret", ""),
+            ("", ""),
+        ] {
+            let it = Postgres::from_url(&format!("postgres://me@h/shop{parameters}")).unwrap();
+            assert_eq!(it.target(), format!("postgres://me@h:5432/shop{told}"));
         }
     }
 

@@ -19,6 +19,7 @@ use sqlx::{Connection, PgConnection, Row};
 use super::look::{Look, open};
 use crate::model::Error;
 use crate::store::fault::Fault;
+use crate::store::url::Parameter;
 
 /// A client that is paused between a statement and its COMMIT keeps its rows locked, but only briefly: a new row blocks all clients
 /// that make the same row, with all jobs in their statements. A client that returns later finds the connection closed, and
@@ -83,27 +84,27 @@ impl Known {
     }
 }
 
-/// Removes `rowlock_pooler=…` from a URL, and returns its meaning.
-pub(super) fn take_pooler(url: &str) -> Result<(String, Option<Sharing>), Error> {
-    let Some((before, parameters)) = url.split_once('?') else {
-        return Ok((url.into(), None));
-    };
-    let mut sharing = None;
-    let mut others = Vec::new();
-    for parameter in parameters.split('&') {
-        match parameter.split_once('=') {
-            Some((POOLER, "transaction")) => sharing = Some(Sharing::Mixed),
-            Some((POOLER, "session")) => sharing = Some(Sharing::Not),
-            Some((POOLER, _)) => {
-                return Err(Error::InvalidUrl {
-                    reason: "its parameter rowlock_pooler has to be `transaction` or `session`"
-                        .into(),
-                });
-            }
-            _ => others.push(parameter),
+/// The URL without `rowlock_pooler=…` among its `parameters`, and the meaning of that.
+pub(super) fn take_pooler(
+    url: &str,
+    parameters: &[Parameter<'_>],
+) -> Result<(String, Option<Sharing>), Error> {
+    let is_it = |(name, _): &&Parameter<'_>| name == POOLER;
+    let sharing = match parameters.iter().find(is_it).map(|(_, value)| &**value) {
+        None => return Ok((url.into(), None)),
+        Some("transaction") => Sharing::Mixed,
+        Some("session") => Sharing::Not,
+        Some(_) => {
+            return Err(Error::InvalidUrl {
+                reason: "its parameter rowlock_pooler has to be `transaction` or `session`".into(),
+            });
         }
-    }
-    Ok((format!("{before}?{}", others.join("&")), sharing))
+    };
+    let others = parameters.iter().filter(|parameter| !is_it(parameter));
+    let mut without = form_urlencoded::Serializer::new(String::new());
+    without.extend_pairs(others);
+    let before = url.split('?').next().unwrap_or_default();
+    Ok((format!("{before}?{}", without.finish()), Some(sharing)))
 }
 
 /// Whether `conn` shares the server's processes. A second connection shows it: that connection gets the process that the first

@@ -1,5 +1,6 @@
 //! Opening a SQLite file, and the session that the verbs rely on.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -26,6 +27,9 @@ pub(super) const ASK_AGAIN: &str = "PRAGMA busy_timeout = 50";
 /// As many rows as a large batch has.
 const ROWS: usize = 1024;
 
+/// What sqlx reads of a URL.
+const PARAMETERS: &[&str] = &["mode", "cache", "immutable", "vfs"];
+
 const FORM: &str = "sqlite:PATH or sqlite://PATH?mode=rw";
 
 #[derive(Debug, Clone)]
@@ -37,7 +41,7 @@ impl Sqlite {
     /// A connector for a file that is there, or that the URL allows to make.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let sqlite = Self::parse(url)?;
-        let makes_none = matches!(mode(url), Some("rw" | "ro"));
+        let makes_none = matches!(mode(url).as_deref(), Some("rw" | "ro"));
         if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
             return Err(Error::InvalidUrl {
                 reason: "its file is not there, and its `mode` does not make it: write `mode=rwc`, or leave the mode out".into(),
@@ -53,8 +57,8 @@ impl Sqlite {
 
     /// A connector for a file that need not be there.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
-        url::check_parameters(url, &[])?;
         url::check_escapes(url)?;
+        url::parameters(url, PARAMETERS, "")?;
         let options =
             SqliteConnectOptions::from_str(url).map_err(|error| url::unparsed(&error, FORM, ""))?;
         if options.get_filename().as_os_str().is_empty() {
@@ -94,10 +98,10 @@ impl Sqlite {
 }
 
 /// The parameter `mode` of a URL.
-fn mode(url: &str) -> Option<&str> {
+fn mode(url: &str) -> Option<Cow<'_, str>> {
     let (_, parameters) = url.split_once('?')?;
-    let mut parameters = parameters.split('&');
-    parameters.find_map(|parameter| parameter.strip_prefix("mode="))
+    let mut parameters = form_urlencoded::parse(parameters.as_bytes());
+    parameters.find_map(|(name, value)| (name == "mode").then_some(value))
 }
 
 impl Connector for Sqlite {
@@ -299,6 +303,7 @@ mod tests {
             ("?mode=rwc", true),
             ("?mode=rw", false),
             ("?cache=private&mode=ro", false),
+            ("?m%6Fde=ro", false),
         ] {
             let url = format!("sqlite:{}/a.db{parameters}", folder.display());
             assert_eq!(Sqlite::from_url(&url).is_ok(), is_made, "{url}");
