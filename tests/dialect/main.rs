@@ -1,6 +1,7 @@
 //! What one brand alone does.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod beside_rusqlite;
 mod claims;
 mod cleaning;
 mod full_disk;
