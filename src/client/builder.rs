@@ -1,16 +1,18 @@
 //! The builder of a client: its settings, and the connection to its database.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::Rowlock;
 use super::holder::this_process;
 use crate::model::bounds::{check_holder, check_quarantine, check_ttl, within};
 use crate::model::{ClockError, Error};
+use crate::runtime::password::AskPassword;
 use crate::runtime::schema::Preparing;
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
-use crate::store::brands::{self, Connect, Supported};
-use crate::transaction::Pool;
+use crate::store::brands::{self, Connect};
+use crate::transaction::{Pool, connector};
 
 /// Settings of a client; made by [`Rowlock::builder`].
 #[derive(Debug, Clone)]
@@ -23,6 +25,7 @@ pub struct Builder {
     clean_every: Option<Duration>,
     clock_error: Duration,
     session_ttl: Duration,
+    password: Option<AskPassword>,
 }
 
 impl Default for Builder {
@@ -35,6 +38,7 @@ impl Default for Builder {
             clean_every: Some(Duration::from_mins(1)),
             clock_error: Duration::from_millis(10),
             session_ttl: Duration::from_secs(30),
+            password: None,
         }
     }
 }
@@ -128,6 +132,35 @@ impl Builder {
         self
     }
 
+    /// Asks `ask` for the password each time that the client makes a connection, for passwords that change while it runs: tokens that a cloud
+    /// gives out for some minutes, or secrets that are rotated. The password of the URL is not used. Connections that are there stay.
+    ///
+    /// `ask` runs on a thread of its own, with a tokio runtime. It has the [`operation_timeout`](Self::operation_timeout) for its answer, together with the login. If it
+    /// fails, panics or is too late, or if the server refuses the password, the connection is tried again, and asks again, until the operations that wait for it run out of time
+    /// ([`Error::Unreachable`]). Only [`connect`](Self::connect) itself fails at once.
+    ///
+    /// For a URL of a server. A client of a pool follows the pool: see [`Rowlock::from_pool`]. There, and for SQLite, this setting is
+    /// [`Error::InvalidSetting`].
+    ///
+    /// ```no_run
+    /// # async fn token() -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// # async fn connect() -> Result<(), rowlock::Error> {
+    /// let rowlock = rowlock::Rowlock::builder()
+    ///     .password(|| async { token().await })
+    ///     .connect("postgres://app@db.example/shop?sslmode=verify-full")
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn password<F, E>(mut self, ask: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<String, E>> + Send + 'static,
+        E: fmt::Display,
+    {
+        self.password = Some(AskPassword::new(ask));
+        self
+    }
+
     /// See [`Rowlock::connect`].
     ///
     /// # Errors
@@ -152,9 +185,13 @@ impl Builder {
         reason = "it makes a client from a pool, like connect"
     )]
     pub async fn from_pool<P: Pool>(self, pool: &P) -> Result<Rowlock, Error> {
-        let options = pool.pool().connect_options();
-        let connector = <P::Brand as Supported>::Connector::from_options(options.as_ref().clone());
-        self.start(connector?).await
+        if self.password.is_some() {
+            return Err(Error::InvalidSetting {
+                setting: "password",
+                reason: "the client follows its pool: give the pool the new password (sqlx's `Pool::set_connect_options`)",
+            });
+        }
+        self.start(connector(pool.pool())?).await
     }
 
     async fn start<C: Connector>(self, connector: C) -> Result<Rowlock, Error> {
@@ -194,7 +231,14 @@ impl Builder {
 impl Connect for Builder {
     type Connected = Rowlock;
 
-    async fn connect<C: Connector>(self, connector: C) -> Result<Rowlock, Error> {
+    async fn connect<C: Connector>(mut self, connector: C) -> Result<Rowlock, Error> {
+        let connector = match self.password.take() {
+            Some(ask) => {
+                let target = connector.target();
+                connector.with_password(ask.on_own_thread(&target)?)?
+            }
+            None => connector,
+        };
         self.start(connector).await
     }
 }

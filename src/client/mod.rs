@@ -79,7 +79,10 @@ impl Rowlock {
     /// Uses the database of the application's own sqlx pool (`PgPool`, `MySqlPool`, `SqlitePool`).
     ///
     /// rowlock takes only the connect options from the pool, and no connection, so that neither can starve
-    /// the other.
+    /// the other. On a server it takes them anew for each connection that it makes: after sqlx's `Pool::set_connect_options` (a
+    /// new password, another address of the same database) rowlock's next connections use the new options. Options that name another database or schema are
+    /// refused: that has other locks, and needs another client. The client keeps a clone of such a pool: close the pool with `Pool::close`, and do not rely on
+    /// the drop of its last handle.
     ///
     /// # Errors
     ///

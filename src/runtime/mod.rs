@@ -29,6 +29,7 @@ mod lanes;
 pub(crate) mod lease_guard;
 mod link;
 pub(crate) mod meter;
+pub(crate) mod password;
 pub(crate) mod place;
 pub(crate) mod proven;
 pub(crate) mod queue;

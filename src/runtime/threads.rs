@@ -1,4 +1,4 @@
-//! Threads of rowlock's own, each with a runtime. They run no code of the caller's.
+//! Threads of rowlock's own, each with a runtime. They run no code of the caller's (but for `password.rs`).
 
 use std::thread;
 
@@ -18,8 +18,19 @@ pub(super) fn spawn(
     body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), Error> {
     let member = tasks.enter(kind, name);
-    let run = move || {
+    begin(name, target, move || {
         let _member = member;
+        body()
+    })
+}
+
+/// Starts a thread that no shutdown waits for.
+pub(super) fn begin(
+    name: &'static str,
+    target: &str,
+    body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+) -> Result<(), Error> {
+    let run = move || {
         if let Err(error) = body() {
             tracing::error!(%error, "{name} cannot start a runtime");
         }

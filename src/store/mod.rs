@@ -34,6 +34,7 @@ pub(crate) mod migrate;
 pub(crate) mod migration_sql;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
+pub(crate) mod origin;
 pub(crate) mod permit;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
@@ -78,6 +79,7 @@ use in_tx::InTxStore;
 use lease::LeaseStore;
 use lock_row::LockRowStore;
 use migrate::{MigrateFault, MigrateUntil};
+use origin::{Current, Password};
 use permit::PermitStore;
 use quarantine::QuarantineStore;
 use queue::{Listener, QueueStore};
@@ -122,8 +124,17 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     /// The limit on a renewal of leases.
     const RENEWALS: RequestLimit = Self::REQUEST;
 
-    /// A connector to the database of an application's pool.
-    fn from_options(options: Self::Options) -> Result<Self, Error>;
+    /// A connector to the database of an application's pool. Connections to a server follow the pool's options.
+    fn from_options(options: Current<Self::Options>) -> Result<Self, Error>;
+
+    /// The same connector, which asks for the password of each new connection.
+    fn with_password(self, ask: Password) -> Result<Self, Error> {
+        let _ = ask;
+        Err(Error::InvalidSetting {
+            setting: "password",
+            reason: "a SQLite file has no password: leave the setting out",
+        })
+    }
 
     /// The database, for messages: always without its password.
     fn target(&self) -> String;

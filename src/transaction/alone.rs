@@ -11,6 +11,7 @@ use sqlx::pool::PoolConnection;
 use tokio::time::timeout;
 
 use super::open::Uncommitted;
+use super::pool::connector;
 use crate::model::{Error, Moment};
 use crate::store::Connector;
 use crate::store::brands::Supported;
@@ -50,8 +51,7 @@ impl Alone {
         if !B::Connector::CAPABILITIES.one_writer {
             return None;
         }
-        let options = pool.connect_options();
-        let connector = B::Connector::from_options(options.as_ref().clone()).ok()?;
+        let connector = connector(pool).ok()?;
         Some(Self {
             target: connector.target().into(),
             writers: connector.writers(),

@@ -15,6 +15,7 @@ pub(crate) use context::Context;
 pub(crate) use open::{Open, Run, Uncommitted};
 pub use open::{PoolTx, RetryTx, commit};
 pub use pool::Pool;
+pub(crate) use pool::connector;
 pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};
 

@@ -1,6 +1,16 @@
 //! The application's pools. They give rowlock the database's address, and connections for transactions.
 
+use std::sync::Arc;
+
+use crate::model::Error;
+use crate::store::Connector;
 use crate::store::brands::Supported;
+
+/// Opens connections of rowlock's own to the database of a pool.
+pub(crate) fn connector<B: Supported>(pool: &sqlx::Pool<B>) -> Result<B::Connector, Error> {
+    let pool = pool.clone();
+    B::Connector::from_options(Arc::new(move || pool.connect_options()))
+}
 
 /// An sqlx pool. It gives the database's address, and begins transactions. Sealed: `PgPool`, `MySqlPool`,
 /// `SqlitePool`.

@@ -12,6 +12,7 @@ use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
+use crate::store::origin::{Current, Origin, Password};
 use crate::store::schema::SchemaStore;
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, servers, url};
 
@@ -45,10 +46,22 @@ const BESIDE_OUTCOME: i64 = 8 << 10;
 /// between two of them, its row locks stay until the server ends the session.
 const STANDSTILL: Duration = Duration::from_secs(5);
 
+/// The options of rowlock's own connections.
+fn ours(options: MySqlConnectOptions) -> MySqlConnectOptions {
+    // SYSDATE() follows the session's time zone; the columns are UTC.
+    let options = options.timezone(String::from("+00:00"));
+    options.disable_statement_logging()
+}
+
+/// The database that options name.
+fn database(options: &MySqlConnectOptions) -> String {
+    options.get_database().unwrap_or_default().to_owned()
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct MySql {
-    /// One of these servers takes writes.
-    servers: Vec<MySqlConnectOptions>,
+    /// One of the servers takes writes.
+    origin: Origin<MySqlConnectOptions>,
 }
 
 impl MySql {
@@ -63,25 +76,17 @@ impl MySql {
             let host = url::host(one.get_host()).to_owned();
             options.push(one.host(&host));
         }
-        Self::of(options)
+        Self::of(Origin::fixed(options, ours))
     }
 
-    fn of(options: Vec<MySqlConnectOptions>) -> Result<Self, Error> {
-        let nameless = |o: &MySqlConnectOptions| o.get_database().is_none_or(str::is_empty);
-        if options.iter().any(nameless) {
+    fn of(origin: Origin<MySqlConnectOptions>) -> Result<Self, Error> {
+        if origin.servers().iter().any(|o| database(o).is_empty()) {
             return Err(Error::InvalidUrl {
                 reason: "it names no database: write mysql://USER:PASSWORD@HOST:PORT/DATABASE"
                     .into(),
             });
         }
-        // SYSDATE() follows the session's time zone; the columns are UTC.
-        let ours = |options: MySqlConnectOptions| {
-            let options = options.timezone(String::from("+00:00"));
-            options.disable_statement_logging()
-        };
-        Ok(Self {
-            servers: options.into_iter().map(ours).collect(),
-        })
+        Ok(Self { origin })
     }
 }
 
@@ -105,24 +110,29 @@ impl Connector for MySql {
     /// A renewal reads nothing back.
     const RENEWALS: RequestLimit = RequestLimit::of(1_024, 54, 2);
 
-    fn from_options(options: MySqlConnectOptions) -> Result<Self, Error> {
-        Self::of(vec![options])
+    fn from_options(options: Current<MySqlConnectOptions>) -> Result<Self, Error> {
+        Self::of(Origin::pool(options, ours))
+    }
+
+    fn with_password(self, ask: Password) -> Result<Self, Error> {
+        let set = MySqlConnectOptions::password;
+        let origin = self.origin.with_password(ask, set);
+        Ok(Self { origin })
     }
 
     fn target(&self) -> String {
-        // There is at least one, and they differ in nothing but the address.
-        let Some(o) = self.servers.first() else {
+        let servers = self.origin.servers();
+        let Some(o) = servers.first() else {
             return String::new();
         };
-        let database = o.get_database().unwrap_or_default();
         let address =
             |o: &MySqlConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
-        let addresses = self.servers.iter().map(address);
-        url::target("mysql", o.get_username(), addresses, database)
+        let addresses = servers.iter().map(address);
+        url::target("mysql", o.get_username(), addresses, &database(o))
     }
 
     fn servers(&self) -> usize {
-        self.servers.len()
+        self.origin.servers().len()
     }
 
     async fn connect(
@@ -130,12 +140,13 @@ impl Connector for MySql {
         server: usize,
         operation_timeout: Duration,
     ) -> Result<MySqlConnection, Fault> {
-        let mut conn = self.servers[server].connect().await?;
+        let options = self.origin.now(server, database).await?;
+        let mut conn = options.connect().await?;
         let session = session(operation_timeout);
         sqlx::raw_sql(AssertSqlSafe(session))
             .execute(&mut conn)
             .await?;
-        if self.servers.len() > 1 {
+        if self.servers() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
             let said = read_alone(&mut conn, read_only).await?;
             let said = said.first().ok_or(sqlx::Error::RowNotFound)?;

@@ -15,6 +15,7 @@ use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
+use crate::store::origin::{Current, Origin, Password};
 use crate::store::queue::Listener;
 use crate::store::{Capabilities, Connector, RequestLimit, servers, url};
 
@@ -59,10 +60,36 @@ const STATEMENTS: usize = 100;
 const BY_KEY: &str = "SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
                       SELECT set_config('enable_memoize', 'off', false) WHERE current_setting('enable_memoize', true) IS NOT NULL";
 
+/// The options of rowlock's own connections.
+fn ours(options: PgConnectOptions) -> PgConnectOptions {
+    let named = if options.get_application_name().is_some() {
+        options
+    } else {
+        options.application_name("rowlock")
+    };
+    named
+        // No verb reads floating-point numbers, and PgBouncer refuses a login that sends this parameter.
+        .extra_float_digits(None)
+        .statement_cache_capacity(STATEMENTS)
+        .disable_statement_logging()
+}
+
+/// The database that options name, and the schema, if they do.
+fn database(options: &PgConnectOptions) -> String {
+    // libpq's rule: the default database has the user's name.
+    let database = options
+        .get_database()
+        .unwrap_or_else(|| options.get_username());
+    match options.get_options().and_then(search_path) {
+        Some(path) => format!("{database}?options[search_path]={path}"),
+        None => database.to_owned(),
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Postgres {
-    /// One of these servers is the primary.
-    servers: Vec<PgConnectOptions>,
+    /// One of the servers is the primary.
+    origin: Origin<PgConnectOptions>,
     sharing: Known,
     /// The URL says how connections are shared.
     told: bool,
@@ -81,7 +108,7 @@ impl Postgres {
             let host = url::host(one.get_host()).to_owned();
             options.push(one.host(&host));
         }
-        let it = Self::of(options);
+        let it = Self::of(Origin::fixed(options, ours));
         if let Some(sharing) = told {
             it.sharing.set(sharing);
         }
@@ -91,21 +118,9 @@ impl Postgres {
         })
     }
 
-    fn of(options: Vec<PgConnectOptions>) -> Self {
-        let ours = |options: PgConnectOptions| {
-            let named = if options.get_application_name().is_some() {
-                options
-            } else {
-                options.application_name("rowlock")
-            };
-            named
-                // No verb reads floating-point numbers, and PgBouncer refuses a login that sends this parameter.
-                .extra_float_digits(None)
-                .statement_cache_capacity(STATEMENTS)
-                .disable_statement_logging()
-        };
+    fn of(origin: Origin<PgConnectOptions>) -> Self {
         Self {
-            servers: options.into_iter().map(ours).collect(),
+            origin,
             sharing: Known::default(),
             told: false,
         }
@@ -169,29 +184,28 @@ impl Connector for Postgres {
 
     const RENEWALS: RequestLimit = RequestLimit::of(4_096, 40, 1);
 
-    fn from_options(options: PgConnectOptions) -> Result<Self, Error> {
-        Ok(Self::of(vec![options]))
+    fn from_options(options: Current<PgConnectOptions>) -> Result<Self, Error> {
+        Ok(Self::of(Origin::pool(options, ours)))
+    }
+
+    fn with_password(self, ask: Password) -> Result<Self, Error> {
+        let origin = self.origin.with_password(ask, PgConnectOptions::password);
+        Ok(Self { origin, ..self })
     }
 
     fn target(&self) -> String {
-        // There is at least one, and they differ in nothing but the address.
-        let Some(o) = self.servers.first() else {
+        let servers = self.origin.servers();
+        let Some(o) = servers.first() else {
             return String::new();
         };
-        // libpq's rule: the default database has the user's name.
-        let database = o.get_database().unwrap_or(o.get_username());
         let address =
             |o: &PgConnectOptions| url::address(o.get_socket(), o.get_host(), o.get_port());
-        let addresses = self.servers.iter().map(address);
-        let target = url::target("postgres", o.get_username(), addresses, database);
-        match o.get_options().and_then(search_path) {
-            Some(path) => format!("{target}?options[search_path]={path}"),
-            None => target,
-        }
+        let addresses = servers.iter().map(address);
+        url::target("postgres", o.get_username(), addresses, &database(o))
     }
 
     fn servers(&self) -> usize {
-        self.servers.len()
+        self.origin.servers().len()
     }
 
     async fn connect(
@@ -199,18 +213,18 @@ impl Connector for Postgres {
         server: usize,
         _operation_timeout: Duration,
     ) -> Result<OwnConnection, Fault> {
-        let options = &self.servers[server];
-        let (mut conn, seen) = open(options).await?;
+        let options = self.origin.now(server, database).await?;
+        let (mut conn, seen) = open(&options).await?;
         if seen.standby {
             return Err(Fault::said(FaultKind::ReadOnly, "this server is a standby"));
         }
-        if seen.read_only && self.servers.len() > 1 {
+        if seen.read_only && self.servers() > 1 {
             return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
         }
         if let Some(path) = seen.lost_path {
             return Err(Fault::said(FaultKind::NoSchema, path));
         }
-        let sharing = self.sharing(&mut conn, &seen, options).await?;
+        let sharing = self.sharing(&mut conn, &seen, &options).await?;
         if sharing == Sharing::Not {
             sqlx::raw_sql(BY_KEY).execute(&mut conn).await?;
         }
@@ -223,7 +237,8 @@ impl Connector for Postgres {
         server: usize,
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault> {
-        Ok(Some(listen(&self.servers[server], session).await?))
+        let options = self.origin.now(server, database).await?;
+        Ok(Some(listen(&options, session).await?))
     }
 }
 
@@ -231,12 +246,11 @@ impl Connector for Postgres {
 /// a value.)
 fn search_path(options: &str) -> Option<String> {
     let plain = options.replace("\\ ", "\0");
-    let paths = plain.split_whitespace().filter_map(|option| {
+    plain.split_whitespace().rev().find_map(|option| {
         let option = option.trim_start_matches("-c").trim_start_matches("--");
         let (name, value) = option.split_once('=')?;
         (name.replace('-', "_") == "search_path").then(|| value.replace('\0', " "))
-    });
-    paths.last()
+    })
 }
 
 #[cfg(test)]

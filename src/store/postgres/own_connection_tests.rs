@@ -113,7 +113,9 @@ async fn connected(settings: &[(&str, &str)]) -> OwnConnection {
     sqlx::raw_sql(make).execute(&mut conn).await.unwrap();
     let options = options.options([("search_path", format!("\"{schema}\""))]);
     let options = options.options(settings.iter().copied());
-    let connector = Postgres::from_options(options).unwrap();
+    let options = std::sync::Arc::new(options);
+    let current = std::sync::Arc::new(move || std::sync::Arc::clone(&options));
+    let connector = Postgres::from_options(current).unwrap();
     let mut own = connector.connect(0, TTL).await.unwrap();
     own.migrate(crate::store::migrate::MigrateUntil::Now)
         .await

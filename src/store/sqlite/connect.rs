@@ -16,6 +16,7 @@ use crate::model::{Error, FaultKind};
 use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
+use crate::store::origin::Current;
 use crate::store::schema::SchemaStore;
 use crate::store::writers::Writers;
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
@@ -125,8 +126,9 @@ impl Connector for Sqlite {
 
     const REQUEST: RequestLimit = RequestLimit::NONE;
 
-    fn from_options(options: SqliteConnectOptions) -> Result<Self, Error> {
-        Ok(Self::of(options))
+    /// The pool's file at the start: another file has other locks, and there are no passwords.
+    fn from_options(options: Current<SqliteConnectOptions>) -> Result<Self, Error> {
+        Ok(Self::of((*options()).clone()))
     }
 
     /// The full path, because a log does not show the working directory.
