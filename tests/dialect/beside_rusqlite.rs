@@ -9,7 +9,7 @@ use rowlock_test::Db;
 /// Runs cargo on the application. It is outside of the workspace, whose members all use sqlx's SQLite library.
 fn cargo(command: &str, engine: &str) -> Command {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/beside_rusqlite/Cargo.toml");
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = Command::new("cargo");
     cargo.args([command, "--locked", "--quiet", "--manifest-path"]);
     cargo.arg(manifest);
     cargo.args(["--no-default-features", "--features", engine]);

@@ -2,7 +2,9 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).ok_or("usage: beside-rusqlite URL")?;
+    let url = std::env::args()
+        .nth(1)
+        .ok_or("usage: beside-rusqlite URL")?;
     let rowlock = rowlock::Rowlock::connect(&url).await?;
     let held = rowlock.lock("report").acquire().await?;
     let own = rusqlite::Connection::open_in_memory()?;
