@@ -45,7 +45,8 @@ impl Default for Builder {
 
 impl Builder {
     /// The holder of this client's locks, for people to read: 1 to 200 bytes without NUL. Program,
-    /// process id and host when not set. No statement decides by it.
+    /// process id and host when not set. No statement decides by it. In it, as in every text for people, `?` stands for a
+    /// character that the encoding of a PostgreSQL database lacks.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self

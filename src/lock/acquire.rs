@@ -284,6 +284,7 @@ impl Lock {
     async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
+        let holder = core.legible(holder).await;
         loop {
             let session = if self.in_session {
                 Some(core.session().await?)
@@ -294,7 +295,7 @@ impl Lock {
                 name: name.clone(),
                 grant_id: Uuid::new_v4(),
                 ttl: self.lease(),
-                holder: Arc::clone(holder),
+                holder: Arc::clone(&holder),
                 session: session.as_ref().map(|session| session.grant.id),
                 barging: self.barging,
             };

@@ -145,15 +145,15 @@ impl Lock {
         let (owner, held) = self.owner.as_ref().and_then(Owner::holds)?;
         let waiter = place.look_ask()?;
         let name = waiter.name.clone();
-        let owner = owner.to_owned();
-        let ask = TellAsk {
-            waiter,
-            owner,
-            held,
-        };
+        let owner: Arc<str> = owner.into();
         place.may_deadlock();
         let core = Arc::clone(&self.core);
         Some(async move {
+            let ask = TellAsk {
+                waiter,
+                owner: core.legible(&owner).await.to_string(),
+                held,
+            };
             let head = core.wish(Subject::Lock(name.clone()), "search deadlocks");
             let tell = async move |store: &mut dyn Store| store.deadlock_tell(&ask).await;
             if let Err(error) = core.ask(head, tell).await {
@@ -180,13 +180,14 @@ impl Lock {
         give_up: Moment,
     ) -> Result<Joining, Error> {
         let holder = self.holder.as_ref().unwrap_or(&self.core.settings.holder);
+        let holder = self.core.legible(holder).await;
         let ask = JoinAsk {
             name: place.ticket().name.clone(),
             grant_id: place.ticket().grant_id,
             session: place.session().grant.id,
             in_session: self.in_session,
             ttl: self.lease(),
-            holder: Arc::clone(holder),
+            holder,
             most,
         };
         let wanted = self.wanted(&place);

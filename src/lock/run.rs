@@ -62,7 +62,7 @@ impl Held {
         Err(Error::Lost { name, loss })
     }
 
-    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a loss. `message` is for people to read, and is cut at 1,000 bytes.
+    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a loss. `message` is for people to read, and is cut at 1,000 bytes. `?` stands for a character that the database's encoding lacks.
     /// Returns false, and records nothing, if a later run has replaced this one, or if this run has ended in another way.
     ///
     /// # Errors
@@ -77,6 +77,8 @@ impl Held {
         // NUL is no text on PostgreSQL.
         let mut message = message.replace('\0', " ");
         message.truncate(message.floor_char_boundary(MESSAGE));
+        let message = self.guard.core().legible(&message.into()).await;
+        let message = message.to_string();
         let end = RunEnd { succeeded, message };
         self.record("end the run of", async move |store: &mut dyn Store| {
             store.run_end(&ask, &end).await

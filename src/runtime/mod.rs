@@ -15,6 +15,7 @@
 //! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end when the
 //! last handle, guard and pending operation are gone.
 
+mod alphabet;
 pub(crate) mod backoff;
 pub(crate) mod clean;
 pub(crate) mod cohort;
@@ -68,6 +69,7 @@ use crate::store::brands::Brand;
 use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
+use alphabet::Alphabet;
 use clean::Cleaner;
 use cohort::Cohorts;
 use errands::{Errand, ErrandKind, Order};
@@ -120,6 +122,7 @@ pub(crate) struct Core {
     /// For messages. Code asks the `capabilities` instead.
     pub(crate) engine: Engine,
     pub(crate) version: String,
+    alphabet: Alphabet,
     /// Other servers take writes too.
     pub(crate) multi_writer: bool,
     /// The largest outcome that the server accepted when this client connected, in bytes.

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use super::alphabet::Alphabet;
 use super::clean::Cleaner;
 use super::cohort::Cohorts;
 use super::guards::Guards;
@@ -83,7 +84,7 @@ impl Core {
         let spare = renew::spare::<C>(&link);
         let queue = &waiters.queue;
         let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, queue, &target, &tasks)?;
-        let core = Self {
+        let mut core = Self {
             lanes,
             aside,
             errands,
@@ -100,6 +101,7 @@ impl Core {
             brand: C::BRAND,
             engine: server.engine,
             version: server.version,
+            alphabet: Alphabet::new(server.every_character),
             multi_writer: server.multi_writer,
             largest_outcome,
             database,
@@ -114,6 +116,7 @@ impl Core {
             undelivered: Mutex::default(),
             rows: Mutex::default(),
         };
+        core.settings.holder = core.legible(&core.settings.holder).await;
         meter::describe();
         Ok((Arc::new(core), applied))
     }

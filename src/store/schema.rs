@@ -13,6 +13,12 @@ pub(crate) trait SchemaStore {
     /// The server's kind and version. Asked once, when the client starts.
     async fn server(&mut self) -> Result<Server, Fault>;
 
+    /// Whether no text of the database can have this character. Only asked where [`Server::every_character`] is false.
+    async fn lacks(&mut self, character: char) -> Result<bool, Fault> {
+        let _ = character;
+        Ok(false)
+    }
+
     /// The applied migrations, oldest first; `None` when there is no history table.
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
 
@@ -42,6 +48,8 @@ pub(crate) struct Server {
     /// Other servers of its cluster take writes too. A lock on one server does not exist on the others. When two transactions write
     /// the same row through two servers, the second one to commit fails.
     pub(crate) multi_writer: bool,
+    /// A text of the database can have every character.
+    pub(crate) every_character: bool,
 }
 
 /// A row of the history table.

@@ -4,6 +4,7 @@
 mod beside_rusqlite;
 mod claims;
 mod cleaning;
+mod encoding;
 mod full_disk;
 mod idle;
 mod looks;

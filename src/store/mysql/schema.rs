@@ -149,6 +149,7 @@ fn parse(text: &str) -> Server {
         version: format!("{brand} {}.{}.{}", version.0, version.1, version.2),
         too_old: (version < oldest).then_some(needed),
         multi_writer: false,
+        every_character: true,
     }
 }
 

@@ -89,8 +89,9 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
 #[async_trait]
 impl SchemaStore for PgConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
-        let (number, text): (i32, String) = query_as(
-            "SELECT current_setting('server_version_num')::int, current_setting('server_version')",
+        let (number, text, every_character): (i32, String, bool) = query_as(
+            "SELECT current_setting('server_version_num')::int, current_setting('server_version'), \
+                    current_setting('server_encoding') IN ('UTF8', 'SQL_ASCII')",
         )
         .fetch_one(self)
         .await?;
@@ -99,7 +100,22 @@ impl SchemaStore for PgConnection {
             version: format!("PostgreSQL {text}"),
             too_old: (number < OLDEST).then_some("PostgreSQL 13 or later"),
             multi_writer: false,
+            every_character,
         })
+    }
+
+    async fn lacks(&mut self, character: char) -> Result<bool, Fault> {
+        let there: Result<String, sqlx::Error> = query_scalar("SELECT $1::text")
+            .bind(character.to_string())
+            .fetch_one(self)
+            .await;
+        match there {
+            // untranslatable_character
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("22P05") => {
+                Ok(true)
+            }
+            there => Ok(there.map(|_| false)?),
+        }
     }
 
     async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {

@@ -62,6 +62,7 @@ impl SchemaStore for SqliteConnection {
             version: format!("SQLite {text}"),
             too_old: (version < OLDEST).then_some("SQLite 3.51.3 or later, as the bundled one is"),
             multi_writer: false,
+            every_character: true,
         })
     }
 
