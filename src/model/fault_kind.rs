@@ -34,6 +34,8 @@ pub(crate) enum FaultKind {
     TwoNames,
     /// This user lacks a right.
     Denied,
+    /// Row level security hides rows of rowlock's tables from this user, or refuses to write them (PostgreSQL).
+    RowSecurity,
     /// A table is missing.
     NoSuchTable,
     /// A table has no such column, or a function of rowlock's is missing.

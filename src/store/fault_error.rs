@@ -8,6 +8,9 @@ use super::grants::grants;
 use super::migrate::{MigrateFault, changed, newer};
 use crate::model::{Engine, Error, FaultKind, Subject};
 
+/// What gives a user the rows that row level security keeps from him.
+const ROW_SECURITY: &str = "ALTER TABLE … DISABLE ROW LEVEL SECURITY for each of these tables, or ALTER ROLE … BYPASSRLS, or CREATE POLICY … USING (true) on each";
+
 impl Fault {
     /// On a connection of rowlock's own, for a caller that tried `doing`.
     pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
@@ -45,6 +48,12 @@ impl Fault {
             },
             FaultKind::Denied => Error::Denied {
                 grants: grants(&target),
+                doing,
+                target,
+                cause,
+            },
+            FaultKind::RowSecurity => Error::Denied {
+                grants: ROW_SECURITY.into(),
                 doing,
                 target,
                 cause,

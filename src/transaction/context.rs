@@ -68,7 +68,9 @@ impl<'a> Context<'a> {
         match database {
             Some(id) if id == self.core.database => Ok(()),
             Some(_) => Err(self.wrong("its tables belong to another database".into())),
-            None => Err(self.wrong("its table rowlock_database is empty".into())),
+            None => Err(self.wrong(
+                "its user sees no row in the table rowlock_database: the row was deleted, or row level security hides it".into(),
+            )),
         }
     }
 

@@ -14,5 +14,6 @@ mod own_transaction;
 mod plans;
 mod postgres;
 mod read_split;
+mod row_security;
 mod sqlite;
 mod sqlite_file;

@@ -90,7 +90,7 @@ pub enum Error {
         /// The session's `search_path`.
         search_path: String,
     },
-    /// This user lacks a right on the database, or on rowlock's tables.
+    /// This user lacks a right on the database, or on rowlock's tables. Or row level security (PostgreSQL) hides their rows from him; then `grants` says how to end that.
     Denied {
         /// The operation that was tried.
         doing: &'static str,

@@ -8,7 +8,15 @@ use crate::model::FaultKind;
 /// `None` for an error of another brand.
 pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
     let error = error.try_downcast_ref::<PgDatabaseError>()?;
-    Some(of_code(error.code()))
+    // A policy has the code of a missing right. The server's language does not change the names of its functions.
+    let by_policy = matches!(
+        error.routine(),
+        Some("ExecWithCheckOptions" | "check_enable_rls")
+    );
+    match of_code(error.code()) {
+        FaultKind::Denied if by_policy => Some(FaultKind::RowSecurity),
+        kind => Some(kind),
+    }
 }
 
 fn of_code(code: &str) -> FaultKind {

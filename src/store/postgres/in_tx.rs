@@ -21,19 +21,19 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
 use super::quarantine::{may_grant, quarantine_left};
-use super::{in_callers, names, query, query_as, query_scalar};
+use super::{in_callers, names, query_as, row_security, tx_wait};
 use crate::model::{FaultKind, Name};
 use crate::store::fault::Fault;
 use crate::store::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
+use crate::store::micros;
 use crate::store::row::LockRow;
-use crate::store::{micros, to_micros};
 
 /// Begins a transaction in which every later statement can tell that this transaction is still open.
 pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
@@ -151,12 +151,6 @@ SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
 FROM rowlock_database d"
 );
 
-const WAIT: &str = "
-SELECT name FROM rowlock_lock
-WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0
-ORDER BY name
-FOR UPDATE";
-
 const ROW: &str = concat!(
     "
 SELECT d.id,",
@@ -205,6 +199,9 @@ impl InTxStore for PgConnection {
             if row.is_some_and(|row| !row.3) {
                 prove(self).await?;
             }
+            if matches!(row, Some((_, None, ..))) {
+                row_security::check(self).await?;
+            }
             let found = match row {
                 Some((_, Some(true), ..)) => Pinned::Live,
                 Some((_, Some(false), ..)) => Pinned::Expired,
@@ -222,7 +219,11 @@ impl InTxStore for PgConnection {
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
         in_callers(async {
             if let [ask] = asks {
-                return take_one(self, ask).await;
+                let told = take_one(self, ask).await?;
+                if matches!(told.found, TxTaken::NoRow) {
+                    row_security::check(self).await?;
+                }
+                return Ok(told);
             }
             // This locks the free ones of several names, in any order. When some are not free, all are unlocked, so that waiting in the
             // order of the names can start from nothing.
@@ -234,7 +235,10 @@ impl InTxStore for PgConnection {
                 TxTaken::Granted { .. } => "RELEASE SAVEPOINT rowlock_take",
                 _ => "ROLLBACK TO SAVEPOINT rowlock_take; RELEASE SAVEPOINT rowlock_take",
             };
-            sqlx::raw_sql(end).execute(self).await?;
+            sqlx::raw_sql(end).execute(&mut *self).await?;
+            if matches!(told.found, TxTaken::NoRow) {
+                row_security::check(self).await?;
+            }
             Ok(told)
         })
         .await
@@ -245,51 +249,7 @@ impl InTxStore for PgConnection {
         wanted: &[Name],
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
-        in_callers(async {
-            // A limit on the whole statement: lock_timeout starts again for every row, and twice for a row with a queue.
-            let limit = limit.map(|limit| (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX)));
-            let mut begin = String::from("SAVEPOINT rowlock_wait");
-            let mut before: Option<String> = None;
-            if let Some(limit) = limit {
-                let setting = query_scalar("SELECT current_setting('statement_timeout')");
-                before = Some(setting.fetch_one(&mut *self).await?);
-                begin = format!("{begin}; SET LOCAL statement_timeout = {limit}");
-            }
-            sqlx::raw_sql(AssertSqlSafe(begin))
-                .execute(&mut *self)
-                .await?;
-            let locked = query(WAIT)
-                .bind(names(wanted.iter()))
-                .fetch_all(&mut *self)
-                .await
-                .map_err(Fault::from);
-            match locked {
-                Ok(locked) if locked.len() == wanted.len() => {
-                    if let Some(before) = before {
-                        // RELEASE keeps settings, so the caller's own is restored here.
-                        query("SELECT set_config('statement_timeout', $1, true)")
-                            .bind(before)
-                            .execute(&mut *self)
-                            .await?;
-                    }
-                    sqlx::raw_sql("RELEASE SAVEPOINT rowlock_wait")
-                        .execute(self)
-                        .await?;
-                    Ok(TxWaited::Locked)
-                }
-                Ok(_) => {
-                    // A lease of a name was granted meanwhile: its row may be locked, and the others may be too.
-                    give_back(self).await?;
-                    see(self).await
-                }
-                Err(fault) if limit.is_some() && is_late(fault.kind) => {
-                    give_back(self).await?;
-                    Ok(TxWaited::TimedOut)
-                }
-                Err(fault) => Err(fault),
-            }
-        })
-        .await
+        in_callers(tx_wait::wait(self, wanted, limit)).await
     }
 
     async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
@@ -383,27 +343,4 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
         },
     };
     Ok(Told { database, found })
-}
-
-fn is_late(kind: FaultKind) -> bool {
-    matches!(kind, FaultKind::Interrupted | FaultKind::LockTimeout)
-}
-
-/// Unlocks all rows that were locked since the savepoint.
-async fn give_back(conn: &mut PgConnection) -> Result<(), Fault> {
-    sqlx::raw_sql("ROLLBACK TO SAVEPOINT rowlock_wait; RELEASE SAVEPOINT rowlock_wait")
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-/// Finds out whether another look can show the transaction the change.
-async fn see(conn: &mut PgConnection) -> Result<TxWaited, Fault> {
-    let isolation: String = query_scalar("SELECT current_setting('transaction_isolation')")
-        .fetch_one(conn)
-        .await?;
-    Ok(match isolation.as_str() {
-        "read committed" | "read uncommitted" => TxWaited::Changed,
-        _ => TxWaited::Invisible,
-    })
 }

@@ -22,10 +22,12 @@ mod queue;
 mod record;
 mod record_admin;
 mod record_in_tx;
+mod row_security;
 mod run;
 mod schema;
 mod session;
 mod step;
+mod tx_wait;
 
 pub(crate) use connect::Postgres;
 pub(crate) use fault::kind as fault_kind;

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::in_tx::prove;
 use super::record::lock;
-use super::{in_callers, query, query_as, query_scalar};
+use super::{in_callers, query, query_as, query_scalar, row_security};
 use crate::model::Outcome;
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
@@ -109,12 +109,14 @@ impl RecordInTxStore for PgConnection {
                     found: Claimed::Mine { attempt },
                 },
                 // The record has changed or is locked, and another look finds out which; or it is in another database.
-                None => Told {
-                    database: query_scalar("SELECT id FROM rowlock_database")
-                        .fetch_optional(self)
-                        .await?,
-                    found: Claimed::Locked,
-                },
+                None => {
+                    row_security::check(self).await?;
+                    let database = query_scalar("SELECT id FROM rowlock_database");
+                    Told {
+                        database: database.fetch_optional(self).await?,
+                        found: Claimed::Locked,
+                    }
+                }
             })
         })
         .await
@@ -172,7 +174,7 @@ impl RecordInTxStore for PgConnection {
                 let found = Finished::Ended;
                 return Ok(Told { database, found });
             }
-            let here = here(self).await?;
+            let here = here(&mut *self).await?;
             let told = |database, found| Ok(Told { database, found });
             if let Some((database, false)) = here {
                 // The transaction has written nothing yet, or it is over.
@@ -180,8 +182,10 @@ impl RecordInTxStore for PgConnection {
                 if let Some(Completed { id: database }) = complete(self, ask).await? {
                     return told(database, Finished::Ended);
                 }
+                row_security::check(self).await?;
                 return told(Some(database), Finished::Superseded);
             }
+            row_security::check(self).await?;
             told(here.map(|here| here.0), Finished::Superseded)
         })
         .await

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::{query, query_as, query_scalar};
+use super::{query, query_as, query_scalar, row_security};
 use crate::model::Engine;
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};
@@ -125,10 +125,14 @@ impl SchemaStore for PgConnection {
         if !there {
             return Ok(None);
         }
+        row_security::check(self).await?;
         let rows: Vec<(i32, String, String)> =
             query_as("SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version")
-                .fetch_all(self)
+                .fetch_all(&mut *self)
                 .await?;
+        if rows.is_empty() {
+            row_security::check_empty(self, "rowlock_schema_history").await?;
+        }
         Ok(Some(rows.into_iter().map(Applied::from).collect()))
     }
 
@@ -161,9 +165,13 @@ impl SchemaStore for PgConnection {
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {
-        Ok(query_scalar("SELECT id FROM rowlock_database")
-            .fetch_one(self)
-            .await?)
+        let id = query_scalar("SELECT id FROM rowlock_database")
+            .fetch_optional(&mut *self)
+            .await?;
+        if id.is_none() {
+            row_security::check_empty(self, "rowlock_database").await?;
+        }
+        Ok(id.ok_or(sqlx::Error::RowNotFound)?)
     }
 }
 
