@@ -42,7 +42,7 @@ impl Call {
     /// A call of `function`, for the attribute `idempotent`, which does not see whether a function without `self` belongs to a type or to another function.
     /// The path of `item`, an item in its body, tells.
     #[doc(hidden)]
-    pub fn here<F>(function: &str, item: F) -> Self {
+    pub fn here<F: Copy>(function: &str, item: F) -> Self {
         let path = std::any::type_name_of_val(&item).replace("::{{closure}}", "");
         match path.rsplit_once("::") {
             Some((place, _)) if place != function => Self::of(function).within(place),

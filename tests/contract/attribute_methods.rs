@@ -107,8 +107,8 @@ async fn free(rowlock: &Rowlock, cents: u64, how: impl Fn() -> u32) -> PaidResul
     Ok(format!("{cents} in way {}", how()))
 }
 
-fn is_mismatch(paid: PaidResult) {
-    let is_mismatch = matches!(&paid, Err(Failed::Refused(Refused::Mismatch { .. })));
+fn is_mismatch(paid: &PaidResult) {
+    let is_mismatch = matches!(paid, Err(Failed::Refused(Refused::Mismatch { .. })));
     assert!(is_mismatch, "the other function's result: {paid:?}");
 }
 
@@ -118,13 +118,13 @@ on_every_engine! {
         let (card, paypal) = (Card(rowlock.clone()), Paypal(rowlock.clone()));
         for _ in 0..2 {
             assert_eq!(card.pay(5).await.unwrap(), "5 by card");
-            is_mismatch(paypal.pay(5).await);
+            is_mismatch(&paypal.pay(5).await);
             assert_eq!(card.pay_by_default(5).await.unwrap(), "5");
-            is_mismatch(paypal.pay_by_default(5).await);
+            is_mismatch(&paypal.pay_by_default(5).await);
             assert_eq!(Card::charge(&rowlock, 5).await.unwrap(), "5 by card");
-            is_mismatch(Paypal::charge(&rowlock, 5).await);
+            is_mismatch(&Paypal::charge(&rowlock, 5).await);
             assert_eq!(Card::by_itself(&card, 5).await.unwrap(), "5 by card");
-            is_mismatch(Paypal::by_itself(&paypal, 5).await);
+            is_mismatch(&Paypal::by_itself(&paypal, 5).await);
         }
     }
 
@@ -133,7 +133,7 @@ on_every_engine! {
         let (one, another) = (Of::<u8>(rowlock.clone(), PhantomData), Of::<u16>(rowlock, PhantomData));
         for _ in 0..2 {
             assert_eq!(one.pay(5).await.unwrap(), "5 by u8");
-            is_mismatch(another.pay(5).await);
+            is_mismatch(&another.pay(5).await);
         }
     }
 
@@ -141,7 +141,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for _ in 0..2 {
             assert_eq!(in_one(&rowlock, 5).await.unwrap(), "5 in one");
-            is_mismatch(in_another(&rowlock, 5).await);
+            is_mismatch(&in_another(&rowlock, 5).await);
         }
     }
 

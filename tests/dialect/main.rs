@@ -7,6 +7,7 @@ mod cleaning;
 mod encoding;
 mod full_disk;
 mod idle;
+mod journal;
 mod looks;
 mod mysql;
 mod no_room;

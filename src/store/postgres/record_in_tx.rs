@@ -103,20 +103,16 @@ impl RecordInTxStore for PgConnection {
                 .bind(to_micros(ask.lease))
                 .fetch_optional(&mut *self)
                 .await?;
-            Ok(match row {
-                Some((database, attempt)) => Told {
-                    database,
-                    found: Claimed::Mine { attempt },
-                },
-                // The record has changed or is locked, and another look finds out which; or it is in another database.
-                None => {
-                    row_security::check(self).await?;
-                    let database = query_scalar("SELECT id FROM rowlock_database");
-                    Told {
-                        database: database.fetch_optional(self).await?,
-                        found: Claimed::Locked,
-                    }
-                }
+            if let Some((database, attempt)) = row {
+                let found = Claimed::Mine { attempt };
+                return Ok(Told { database, found });
+            }
+            // The record has changed or is locked, and another look finds out which; or it is in another database.
+            row_security::check(self).await?;
+            let database = query_scalar("SELECT id FROM rowlock_database");
+            Ok(Told {
+                database: database.fetch_optional(self).await?,
+                found: Claimed::Locked,
             })
         })
         .await

@@ -192,7 +192,10 @@ impl Sqlite {
         // SQLite's thread need not wait for us between the rows of a batch.
         let options = options.row_buffer_size(ROWS);
         let mut conn = options.connect().await?;
-        if use_wal(&mut conn).await? {
+        if self.path().is_some() {
+            check_locking(&mut conn).await?;
+        }
+        if use_wal(&mut conn, &self.options).await? {
             // No fsync per commit. All users of the file are on this machine and die with it. In WAL mode a power cut loses the last
             // commits, but never the file.
             sqlx::raw_sql("PRAGMA synchronous = NORMAL")
@@ -262,12 +265,35 @@ impl Connection for SqliteConnection {
     }
 }
 
-/// Switches a new, empty file to WAL. The journal mode of a file in use is its owner's choice.
-async fn use_wal(conn: &mut SqliteConnection) -> Result<bool, Fault> {
+/// Refuses a pool whose connections never unlock the file that they have used.
+async fn check_locking(conn: &mut SqliteConnection) -> Result<(), Fault> {
+    let mode: String = sqlx::query_scalar("PRAGMA locking_mode")
+        .fetch_one(conn)
+        .await?;
+    if mode == "normal" {
+        return Ok(());
+    }
+    let what = "the pool's options have locking_mode = EXCLUSIVE, with which one connection keeps the file for itself: leave that out";
+    Err(Fault::said(FaultKind::Unwritable, what))
+}
+
+/// Whether the options ask for a rollback journal. Each of the pool's new connections would then turn a file in WAL mode back, and fails while
+/// others use it. (sqlx does not tell what options ask for. But if they ask for this already, asking again changes nothing.)
+fn ask_for_rollback(options: &SqliteConnectOptions) -> bool {
+    let given = format!("{options:?}");
+    let is_given = |mode| format!("{:?}", options.clone().pragma("journal_mode", mode)) == given;
+    ["DELETE", "delete"].into_iter().any(is_given)
+}
+
+/// Switches a new, empty file to WAL. The journal mode of a file in use is its owner's choice, and that of a pool's file, if the pool sets it.
+async fn use_wal(
+    conn: &mut SqliteConnection,
+    options: &SqliteConnectOptions,
+) -> Result<bool, Fault> {
     let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
         .fetch_one(&mut *conn)
         .await?;
-    if mode != "delete" {
+    if mode != "delete" || ask_for_rollback(options) {
         return Ok(mode == "wal");
     }
     let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
@@ -321,10 +347,10 @@ mod tests {
         begin.execute(&mut other).await.unwrap();
         let sqlite = Sqlite::from_url(&url).unwrap();
         let mut conn = sqlite.open(PATIENCE).await.unwrap();
-        assert!(!use_wal(&mut conn).await.unwrap());
+        assert!(!use_wal(&mut conn, &sqlite.options).await.unwrap());
         // When no other connection uses the file, it is switched to a mode that readers and a writer can share.
         sqlx::raw_sql("ROLLBACK").execute(&mut other).await.unwrap();
-        assert!(use_wal(&mut conn).await.unwrap());
-        assert!(use_wal(&mut other).await.unwrap());
+        assert!(use_wal(&mut conn, &sqlite.options).await.unwrap());
+        assert!(use_wal(&mut other, &sqlite.options).await.unwrap());
     }
 }
