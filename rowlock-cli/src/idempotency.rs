@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::out::say;
 use crate::records::{print_list, print_one, url_argument, whole};
+use crate::reset::Reset;
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
 use rowlock::{Cleaned, Error, Idempotency, Outcome, RecordKey, RecordState, Resolution, Rowlock};
 
@@ -38,11 +39,8 @@ pub(crate) enum Command {
     /// Let a poisoned record run again
     ///
     /// The next request with this key runs the work again. It does not repeat finished steps. A record that is done cannot run
-    /// again.
-    Reset {
-        #[command(flatten)]
-        of: Of,
-    },
+    /// again. With --state poisoned, all poisoned records are reset (of one scope, or since a time), as after a crash loop.
+    Reset(Reset),
     /// Decide whether the step of an unknown record happened
     ///
     /// Find out first (for example, ask the payment provider), and make sure that the step cannot still happen later. After
@@ -81,17 +79,22 @@ pub(crate) struct Of {
 }
 
 impl Of {
-    fn bytes(&self) -> Result<(Vec<u8>, Vec<u8>), Failure> {
-        if self.hex {
-            Ok((parse_hex(&self.scope)?, parse_hex(&self.key)?))
-        } else {
-            Ok((self.scope.clone().into(), self.key.clone().into()))
-        }
-    }
-
     fn record(&self) -> Result<RecordKey, Failure> {
-        let (scope, key) = self.bytes()?;
-        Ok(RecordKey::new(scope, key).map_err(Error::from)?)
+        record(&self.scope, &self.key, self.hex)
+    }
+}
+
+/// The record that two words name.
+pub(crate) fn record(scope: &str, key: &str, is_hex: bool) -> Result<RecordKey, Failure> {
+    let (scope, key) = (bytes(scope, is_hex)?, bytes(key, is_hex)?);
+    Ok(RecordKey::new(scope, key).map_err(Error::from)?)
+}
+
+pub(crate) fn bytes(word: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
+    if is_hex {
+        parse_hex(word)
+    } else {
+        Ok(word.into())
     }
 }
 
@@ -114,7 +117,8 @@ impl Command {
     fn check(&self) -> Result<(), Failure> {
         match self {
             Self::Ls { .. } => return Ok(()),
-            Self::Show { of, .. } | Self::Reset { of } => of.record()?,
+            Self::Show { of, .. } => of.record()?,
+            Self::Reset(reset) => return reset.check(),
             Self::Resolve { of, result, .. } => {
                 result.as_deref().map(result_of).transpose()?;
                 of.record()?
@@ -148,11 +152,7 @@ impl Command {
                 }
                 return Ok(code);
             }
-            Self::Reset { of } => {
-                let record = of.record()?;
-                idempotency.reset(record.scope(), record.key()).await?;
-                say!("reset {record}: the next request runs it")?;
-            }
+            Self::Reset(reset) => reset.execute(&idempotency).await?,
             Self::Resolve {
                 of,
                 happened,

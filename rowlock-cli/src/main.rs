@@ -9,6 +9,7 @@ mod out;
 mod quarantine;
 mod records;
 mod release;
+mod reset;
 mod run;
 mod scheduled;
 mod share;
@@ -59,6 +60,7 @@ Examples:
   rowlock forget exports                            it may be another kind of lock now
   rowlock idempotency ls --state unknown            records that wait for a decision
   rowlock idempotency resolve alice order-17 --happened --result 42
+  rowlock idempotency reset --state poisoned        after a crash loop
   rowlock clean                                     remove expired rows
   rowlock migrate --print postgres | psql shop      a DBA makes the tables
 

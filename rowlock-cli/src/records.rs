@@ -37,25 +37,29 @@ fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The arguments that name a record: as text if a person can read and copy it, otherwise as hexadecimal.
-fn arguments(record: &RecordKey) -> String {
+/// The words that name a record in a command: as text if a person can read and copy it, otherwise as hexadecimal.
+fn words(record: &RecordKey) -> [String; 2] {
     let readable = |bytes: &[u8]| {
         let text = std::str::from_utf8(bytes).ok()?;
-        let is_shown = !text.chars().any(char::is_control);
+        let is_shown = !text.chars().any(is_obeyed);
         (is_shown && !text.starts_with('-')).then(|| shell_word(text))
     };
     match (readable(record.scope()), readable(record.key())) {
-        (Some(scope), Some(key)) => format!("{scope} {key}"),
-        _ => format!("--hex {} {}", hex(record.scope()), hex(record.key())),
+        (Some(scope), Some(key)) => [scope, key],
+        _ => [format!("--hex {}", hex(record.scope())), hex(record.key())],
     }
 }
 
-/// Text with quotes and escapes. Bytes that are not UTF-8 are escaped, too.
-fn quoted(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => format!("{text:?}"),
-        Err(_) => format!("\"{}\"", bytes.escape_ascii()),
-    }
+/// The arguments that name a record.
+fn arguments(record: &RecordKey) -> String {
+    words(record).join(" ")
+}
+
+/// Whether a terminal would obey the character: control characters, and marks that turn the direction of letters.
+fn is_obeyed(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -109,9 +113,10 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result
         "BY",
     ]);
     for info in infos {
+        let [scope, key] = words(&info.record);
         table.add_row([
-            quoted(info.record.scope()),
-            quoted(info.record.key()),
+            scope,
+            key,
             info.state.to_string(),
             lasts(info),
             format!("{}/{}", info.vanished, info.max_attempts),
@@ -196,16 +201,12 @@ fn downstream_key(info: &RecordInfo, step: &str) -> String {
 
 /// Text without control characters and marks of direction, which a terminal would obey.
 fn printable(outcome: &Outcome) -> String {
-    let is_obeyed = |c: char| {
-        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        turns || c.is_control() && c != '\n'
-    };
     let bytes = outcome.bytes();
     let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN));
     let mut text = match std::str::from_utf8(shown) {
         Ok(text) => text
             .chars()
-            .map(|c| if is_obeyed(c) { ' ' } else { c })
+            .map(|c| if is_obeyed(c) && c != '\n' { ' ' } else { c })
             .collect(),
         Err(_) => shown.escape_ascii().to_string(),
     };

@@ -173,7 +173,7 @@ impl Problem {
             )
             .into(),
             Self::Poisoned { attempts } => format!(
-                "{attempts} attempts of this request ended without a result. It does not run again until the operator of the server allows it."
+                "{attempts} attempts of this request ended without a result. It does not run again until the operator of the server allows it, or until an hour has passed."
             )
             .into(),
             Self::Expired => {

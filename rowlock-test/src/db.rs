@@ -202,19 +202,24 @@ impl Db {
         (self.kind.moved)(time, seconds)
     }
 
+    /// The time in so many seconds.
+    pub fn from_now(&self, seconds: i64) -> String {
+        self.moved(self.kind.now, seconds)
+    }
+
     /// A time that is over.
     pub fn past(&self) -> String {
-        self.moved(self.kind.now, -1)
+        self.from_now(-1)
     }
 
     /// A time that comes in a second.
     pub fn soon(&self) -> String {
-        self.moved(self.kind.now, 1)
+        self.from_now(1)
     }
 
     /// A time that no test reaches.
     pub fn future(&self) -> String {
-        self.moved(self.kind.now, 3_600)
+        self.from_now(3_600)
     }
 
     /// Gives the database up: nobody uses it any more. After a panic of the test, it stays until the server ends.

@@ -39,9 +39,8 @@ impl Call {
         Self(self.0.part("within").part(place))
     }
 
-    /// A call of `function`, for the attribute `idempotent`, which does not see whether a function without `self` belongs to a type or to another function.
-    /// The path of `item`, an item in its body, tells.
-    #[doc(hidden)]
+    /// A call of `function`, in which `item` is: an empty function in its body. If the path of `item` tells that `function` belongs to a type or stands in another
+    /// function, that counts, too. For the attribute `idempotent`, which does not see it.
     pub fn here<F: Copy>(function: &str, item: F) -> Self {
         let path = std::any::type_name_of_val(&item).replace("::{{closure}}", "");
         match path.rsplit_once("::") {

@@ -62,9 +62,9 @@ pub enum Refused {
         /// The record.
         record: RecordKey,
     },
-    /// Too many attempts have vanished. No attempt begins before `rowlock idempotency reset`.
+    /// Too many attempts have vanished. No attempt begins before an hour after the last one, or before `rowlock idempotency reset`.
     #[error(
-        "{record} is poisoned: {attempts} attempts have vanished; find out why, then run `rowlock idempotency reset`"
+        "{record} is poisoned: {attempts} attempts have vanished; find out why, then run `rowlock idempotency reset` (or wait for an hour after the last one)"
     )]
     Poisoned {
         /// The record.

@@ -223,8 +223,7 @@ impl FormTokens {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let key = record(ask)?;
-        let mut attempts = self.outcomes.retry.attempts_of_one()?;
+        let (key, mut attempts) = (record(ask)?, self.outcomes.retry.attempts_of_one()?);
         let mut waiting = self.outcomes.waiting();
         let (mut turn, mut misses, of) = (None, 0, (&key, form));
         loop {

@@ -19,8 +19,8 @@
 //!                     └────► unknown: the attempt ended or vanished during a step that must not be repeated
 //! ```
 //!
-//! When `max_attempts` attempts in a row have vanished, no attempt begins: the key is *poisoned*, until an administrator resets
-//! it. An unknown record becomes free when a hook or a person reports whether the step happened.
+//! When `max_attempts` attempts in a row have vanished, each within an hour after the one before, no attempt begins: the key is *poisoned*, until an
+//! hour after the last one, or until an administrator resets it. An unknown record becomes free when a hook or a person reports whether the step happened.
 //!
 //! # Trust window
 //!

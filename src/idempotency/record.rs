@@ -25,7 +25,7 @@ pub struct RecordInfo {
     /// The number of the last attempt.
     pub attempt: i64,
     /// The number of attempts since the last attempt that ended in good order. They have vanished, except an attempt that
-    /// is still running.
+    /// is still running. (They count until the key was left alone for an hour.)
     pub vanished: u32,
     /// The number of attempts that may vanish in a row.
     pub max_attempts: u32,

@@ -133,7 +133,9 @@ impl Idempotency {
     }
 
     /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
-    /// 1000, 5 when not set. Attempts that complete, or are [released](crate::IdempotencyGuard::release), do not count.
+    /// 1000, 5 when not set. Attempts that complete, or are [released](crate::IdempotencyGuard::release), do not count. An attempt that vanished counts
+    /// for an hour from the end of its lease: then the key may be tried again, as after a [`reset`](Self::reset). So a request that kills its process
+    /// does so no more often than that in an hour, and requests that ran beside it are not refused for ever.
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
         self.max_attempts = max_attempts;
         self

@@ -13,7 +13,7 @@ pub enum RecordState {
     Running,
     /// An attempt has vanished; the next one takes over.
     Lapsed,
-    /// Too many attempts have vanished. No attempt begins until an administrator resets the record.
+    /// Too many attempts have vanished. No attempt begins until an hour after the last one, or until an administrator resets the record.
     Poisoned,
     /// The last attempt was given up; the next one runs the work again.
     Free,

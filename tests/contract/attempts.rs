@@ -165,6 +165,42 @@ on_every_engine! {
         assert!(matches!(begin(&idempotency, "k").await, Begun::Replay(_)));
     }
 
+    async fn what_vanished_more_than_an_hour_ago_does_not_count(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_attempts(2);
+        let ended = async |seconds: i64| {
+            let at = db.from_now(seconds);
+            db.execute(&format!("UPDATE rowlock_idempotency SET lease_until = {at}")).await;
+        };
+        let is_listed = async |state| idempotency.list(None, Some(state), 9).await.unwrap().len() == 1;
+        // Freed by the drop of its guard, or by nobody: the process has crashed.
+        for (is_crashed, state) in [(false, RecordState::Free), (true, RecordState::Lapsed)] {
+            let key = if is_crashed { "crashed" } else { "dropped" };
+            db.execute("DELETE FROM rowlock_idempotency").await;
+            for _ in 0..2 {
+                let guard = begin_new(&idempotency, key).await;
+                if is_crashed {
+                    std::mem::forget(guard);
+                } else {
+                    drop(guard);
+                    rowlock.flush().await;
+                }
+                ended(-1).await;
+            }
+            ended(-3_540).await;
+            let begun = begin(&idempotency, key).await;
+            assert!(matches!(begun, Begun::Poisoned { attempts: 2 }), "{begun:?}");
+            assert!(is_listed(RecordState::Poisoned).await);
+            ended(-3_660).await;
+            assert!(!is_listed(RecordState::Poisoned).await);
+            assert!(is_listed(state).await);
+            let guard = begin_new(&idempotency, key).await;
+            let info = idempotency.inspect("scope", key).await.unwrap().unwrap();
+            assert_eq!((info.state, info.vanished), (RecordState::Running, 1), "it counts anew");
+            guard.complete(&outcome("done")).await.unwrap();
+        }
+    }
+
     async fn attempts_that_vanish_are_counted_and_the_key_is_poisoned(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_attempts(3);

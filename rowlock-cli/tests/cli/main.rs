@@ -8,6 +8,7 @@ mod forget;
 mod idempotency;
 mod ignored;
 mod jobs;
+mod operators;
 mod printable;
 mod quarantine;
 mod quiet;

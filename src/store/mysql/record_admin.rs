@@ -28,7 +28,8 @@ WHERE (? IS NULL OR r.scope = ?)
   AND (? IS NULL OR ? = CASE
         WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
         WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts
+             AND r.lease_until > SYSDATE(6) - INTERVAL 1 HOUR THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
         ELSE r.state END)

@@ -76,7 +76,8 @@ WITH mine AS (
 UPDATE rowlock_idempotency r
 SET state = 'running', bound = r.bound OR r.state = 'running',
     attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    vanished = r.vanished + 1, max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
+    vanished = CASE WHEN r.lease_until > clock_timestamp() - interval '1 hour' THEN r.vanished ELSE 0 END + 1,
+    max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
     forget_at = clock_timestamp() + m.remember_begun * interval '1 microsecond',

@@ -27,7 +27,8 @@ WHERE ($1::bytea IS NULL OR r.scope = $1)
   AND ($2::text IS NULL OR $2 = CASE
         WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
         WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts
+             AND r.lease_until > clock_timestamp() - interval '1 hour' THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
         ELSE r.state END)

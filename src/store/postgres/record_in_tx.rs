@@ -38,7 +38,7 @@ const TX_CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
 SET state = 'running',
     attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    vanished = vanished + 1, max_attempts = $4, attempt_id = $5, holder = $6, fingerprint = $7,
+    vanished = CASE WHEN lease_until > clock_timestamp() - interval '1 hour' THEN vanished ELSE 0 END + 1, max_attempts = $4, attempt_id = $5, holder = $6, fingerprint = $7,
     attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
     forget_at = NULL, clean_at = NULL
 WHERE (scope, idempotency_key) = (

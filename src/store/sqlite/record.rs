@@ -34,7 +34,8 @@ RETURNING attempt";
 
 const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
-SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us), vanished = vanished + 1,
+SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us),
+    vanished = iif(lease_until > now.us - 3600000000, vanished, 0) + 1,
     max_attempts = ?3, attempt_id = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
     lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now

@@ -22,7 +22,8 @@ WHERE (?1 IS NULL OR r.scope = ?1)
   AND (?2 IS NULL OR ?2 = CASE
         WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
         WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts THEN 'poisoned'
+        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts
+             AND r.lease_until - 1000 > now.us - 3600000000 THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
         ELSE r.state END)
