@@ -212,20 +212,14 @@ async fn begin(
         })
         .await
         .map_err(|fault| fault.into_error("read the id in rowlock_database", target))?;
-    let relaxed = link
+    let warnings = link
         .run("connect", link.operation_timeout(), async |store| {
-            store.relaxed_durability().await
+            store.warnings().await
         })
         .await
         .map_err(|fault| fault.into_error("read the settings of", target))?;
-    if !relaxed.is_empty() {
-        let settings = relaxed.join(", ");
-        tracing::warn!(
-            %target,
-            %settings,
-            "a crash of this server may lose leases that it has granted: make commits durable, or put the database in quarantine after each crash \
-             (`rowlock quarantine`)"
-        );
+    for warning in warnings {
+        tracing::warn!(%target, "{warning}");
     }
     let largest_outcome = link
         .lend(link.operation_timeout(), async |session| {

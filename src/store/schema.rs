@@ -31,11 +31,24 @@ pub(crate) trait SchemaStore {
     /// Applies the missing migrations, under a lock in the database, and returns their names.
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
 
-    /// The settings with which a crash of the server may lose commits that it has confirmed, as `name = value`.
-    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault>;
+    /// What the settings of the database cost its users: sentences for the log.
+    async fn warnings(&mut self) -> Result<Vec<String>, Fault>;
 
     /// The database's own id, which differs from that of every other database.
     async fn database_id(&mut self) -> Result<Uuid, Fault>;
+}
+
+/// The warning about the settings (`name = value`) with which a crash of the server may lose commits that it has confirmed.
+pub(super) fn relaxed(settings: &[String]) -> Vec<String> {
+    if settings.is_empty() {
+        return Vec::new();
+    }
+    let warning = format!(
+        "{}: a crash of this server may lose leases that it has granted: make commits durable, or put the database in quarantine after each crash \
+         (`rowlock quarantine`)",
+        settings.join(", ")
+    );
+    vec![warning]
 }
 
 /// What the server reports about itself.

@@ -69,3 +69,21 @@ fn a_log_has_colours_on_a_terminal_only() {
         wait("its end", || terminal.child.try_wait().unwrap().is_some());
     }
 }
+
+#[tokio::test]
+async fn a_file_that_had_tables_before_is_told_of() {
+    let shell = Shell::new();
+    let url = format!(
+        "sqlite:{}?mode=rwc",
+        shell.dir.path().join("app.db").display()
+    );
+    let app = rowlock_test::App::connect(&url, 1).await;
+    app.execute("CREATE TABLE app (n INTEGER)").await;
+    for (sql, is_told) in [("SELECT 1", true), ("PRAGMA journal_mode = WAL", false)] {
+        app.execute(sql).await;
+        let mut run = shell.command(&["run", "a", "--url", "sqlite:app.db", "--", "true"]);
+        let output = run.env("ROWLOCK_LOG", "warn").output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(said.contains("journal_mode = delete"), is_told, "{said}");
+    }
+}

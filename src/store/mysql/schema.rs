@@ -10,7 +10,7 @@ use crate::model::{Engine, FaultKind};
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};
 use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
-use crate::store::schema::{Applied, SchemaStore, Server};
+use crate::store::schema::{Applied, SchemaStore, Server, relaxed};
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");
@@ -106,19 +106,19 @@ impl SchemaStore for MySqlConnection {
         Ok(applied)
     }
 
-    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault> {
+    async fn warnings(&mut self) -> Result<Vec<String>, Fault> {
         let rows = read_alone(self, RELAXED).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let (log, binary_log): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
-        let mut relaxed = Vec::new();
+        let mut settings = Vec::new();
         if log != 1 {
-            relaxed.push(format!("innodb_flush_log_at_trx_commit = {log}"));
+            settings.push(format!("innodb_flush_log_at_trx_commit = {log}"));
         }
         // With a binary log, a prepared transaction that is not in it is rolled back at the restart.
         if binary_log != 1 {
-            relaxed.push(format!("sync_binlog = {binary_log}"));
+            settings.push(format!("sync_binlog = {binary_log}"));
         }
-        Ok(relaxed)
+        Ok(relaxed(&settings))
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {

@@ -9,7 +9,7 @@ use crate::model::Engine;
 use crate::store::fault::Fault;
 use crate::store::grants::{RIGHTS, TABLES, identifier};
 use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
-use crate::store::schema::{Applied, SchemaStore, Server};
+use crate::store::schema::{Applied, SchemaStore, Server, relaxed};
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -160,8 +160,9 @@ impl SchemaStore for PgConnection {
         Ok(applied)
     }
 
-    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault> {
-        Ok(query_scalar(RELAXED).fetch_all(self).await?)
+    async fn warnings(&mut self) -> Result<Vec<String>, Fault> {
+        let settings: Vec<String> = query_scalar(RELAXED).fetch_all(self).await?;
+        Ok(relaxed(&settings))
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {

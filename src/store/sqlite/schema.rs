@@ -9,7 +9,7 @@ use crate::model::Engine;
 use crate::store::fault::Fault;
 use crate::store::grants::RIGHTS;
 use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
-use crate::store::schema::{Applied, SchemaStore, Server};
+use crate::store::schema::{Applied, SchemaStore, Server, relaxed};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -109,12 +109,22 @@ impl SchemaStore for SqliteConnection {
     }
 
     /// Locks need no fsync here: their holders are on this machine, and die with it. `OFF` may also corrupt the file (sqlite.org/pragma.html, `synchronous`).
-    async fn relaxed_durability(&mut self) -> Result<Vec<String>, Fault> {
+    async fn warnings(&mut self) -> Result<Vec<String>, Fault> {
         let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous")
+            .fetch_one(&mut *self)
+            .await?;
+        let settings = (synchronous == 0).then(|| "synchronous = OFF".to_owned());
+        let mut warnings = relaxed(settings.as_slice());
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode")
             .fetch_one(self)
             .await?;
-        let relaxed = (synchronous == 0).then(|| "synchronous = OFF".to_owned());
-        Ok(relaxed.into_iter().collect())
+        if !matches!(&*journal, "wal" | "memory") {
+            warnings.push(format!(
+                "journal_mode = {journal}: while a transaction reads the file, nobody can write it, and a lease is lost that cannot be renewed in its time: \
+                 set the file to WAL once (`PRAGMA journal_mode = WAL`), or connect rowlock before the file has tables"
+            ));
+        }
+        Ok(warnings)
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {
