@@ -58,20 +58,19 @@ pub(super) struct InTransaction<'a, T> {
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
-    pub(super) async fn new(
+    pub(super) fn new(
         core: &'a Arc<Core>,
         tx: &'a mut T,
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
         // Leases of these names may linger in this client.
-        let mut is_released = false;
         for name in &names {
-            is_released |= core.queue.keepers.recall(name);
+            core.queue.keepers.recall(name);
         }
         // The request has checked that there is at least one name.
         let on = Subject::Lock(names[0].clone());
-        let call = Self {
+        Ok(Self {
             core,
             tx,
             names,
@@ -79,16 +78,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             starved: None,
             freed: false,
             stuck: false,
-        };
-        // The release goes over another connection. (Where there is one writer, it comes after the transaction.)
-        if is_released && !core.capabilities.one_writer {
-            let flush = async {
-                core.flush_lanes().await;
-                Ok(())
-            };
-            let _ = call.outside(flush).await;
-        }
-        Ok(call)
+        })
     }
 
     pub(super) fn connection(&mut self) -> &mut dyn TxStore {

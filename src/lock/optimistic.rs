@@ -119,8 +119,7 @@ impl Version {
         tx: &mut T,
         name: Name,
     ) -> Result<Self, Error> {
-        let mut here =
-            InTransaction::new(core, tx, vec![name.clone()], "read the version of").await?;
+        let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
         let mut starved = here.ensure_row().await?;
         let told = here.connection().tx_version(&name).await;
         if let Some(fence) = here.told(told)? {
@@ -167,7 +166,7 @@ impl Version {
         core: &Arc<Core>,
         tx: &mut T,
     ) -> Result<Advance, Error> {
-        let mut here = InTransaction::new(core, tx, vec![self.name.clone()], "advance").await?;
+        let mut here = InTransaction::new(core, tx, vec![self.name.clone()], "advance")?;
         here.check(Some(self.database))?;
         if self.holder.is_some() {
             return Ok(Advance::Conflict);

@@ -57,9 +57,11 @@ use crate::transaction::Transaction;
 ///
 /// # Lock first, then read
 ///
-/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and SERIALIZABLE, the first plain SELECT of a transaction fixes the
-/// snapshot that all later SELECTs see. If it comes before the lock, later SELECTs return old data, and the transaction overwrites newer writes of others. So lock
-/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns [`Error::TransactionAborted`].
+/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
+/// SERIALIZABLE, the first plain SELECT of a transaction fixes the snapshot that all later SELECTs see. If it comes before
+/// the lock, later SELECTs return old data, and the transaction overwrites newer writes of others. So lock
+/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns
+/// [`Error::TransactionAborted`].
 ///
 /// On MySQL and MariaDB, such a transaction may lock a name whose row the cleaner has removed. Then it keeps a lock on the
 /// gap around the row until it ends, and no new names can be made there. Roll it back, as after any error, or use READ
@@ -71,7 +73,8 @@ use crate::transaction::Transaction;
 /// [`Error::TransactionOver`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL this takes
 /// one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has not begun.
 ///
-/// A savepoint that is rolled back gives back what was locked or advanced in it. PostgreSQL does not tell that a transaction with a failed statement commits nothing: [`commit`](crate::commit) does.
+/// A savepoint that is rolled back gives back what was locked or advanced in it: another client may then be granted the name, although the outer transaction
+/// goes on. On PostgreSQL a transaction in which a statement has failed commits nothing and does not say so: [`commit`](crate::commit) tells.
 ///
 /// # When the process dies, or is paused
 ///
@@ -292,7 +295,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
         self.core.check_open()?;
-        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
+        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
         let new = match attempt.look_first().await? {
             Looked::Leased(busy) => return Ok(TryLock::Busy(busy)),
             Looked::Free { new } => new,
@@ -351,7 +354,7 @@ impl<T: Transaction> LockInTx<'_, T> {
         };
         let several = names.len() > 1;
         self.core.check_open()?;
-        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
+        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
         let mut backoff = backoff::poll();
         // Whether this transaction may have locked rows that now have a lease.
         let mut may_block = false;

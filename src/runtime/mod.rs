@@ -352,7 +352,7 @@ impl Core {
         }
     }
 
-    pub(crate) async fn flush_lanes(&self) {
+    async fn flush_lanes(&self) {
         let flush = |lane: &LaneHandle| {
             let (reply, done) = oneshot::channel();
             let _ = lane.jobs.send(Message::Flush(reply));

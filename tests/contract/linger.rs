@@ -133,21 +133,6 @@ on_every_engine! {
         }
     }
 
-    /// On SQLite the transaction has the file: nothing can be given back before its end.
-    async fn a_transaction_of_the_same_client_that_asks_once_gets_it(db: &Db) {
-        let rowlock = db.rowlock().await;
-        for _ in 0..20 {
-            use_once(&lingering(&rowlock)).await;
-            if db.one_writer() {
-                rowlock.flush().await;
-            }
-            let mut tx = db.begin().await;
-            let locked = tx.try_lock(&rowlock, "a").await.unwrap();
-            assert!(locked.locked().is_some(), "nobody needs it");
-            tx.release().await;
-        }
-    }
-
     async fn a_shutdown_gives_it_back(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         use_once(&lingering(&one)).await;

@@ -166,7 +166,7 @@ impl Cohort {
 }
 
 impl Keeper for Cohort {
-    fn recall(&self) -> bool {
+    fn recall(&self) {
         let mut state = self.state();
         let lingers = state.turn.as_mut().is_some_and(|turn| {
             if let Some(kept) = &mut turn.kept {
@@ -177,7 +177,6 @@ impl Keeper for Cohort {
         let over = state.turn.take_if(|_| lingers);
         drop(state);
         release(over);
-        lingers
     }
 }
 

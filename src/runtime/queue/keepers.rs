@@ -25,8 +25,8 @@ const PAGE: usize = 1_000;
 
 /// What keeps a name.
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
-    /// A waiter asks for the name: gives it back, at once or after its next release. Returns whether its release is under way now.
-    fn recall(&self) -> bool;
+    /// A waiter asks for the name: gives it back, at once or after its next release.
+    fn recall(&self);
 }
 
 /// The keepers, with the numbers that they have got.
@@ -86,13 +86,15 @@ impl Keepers {
         Some(all.keys().cloned().collect())
     }
 
-    /// Somebody asks for the name. Returns whether its release is under way now.
-    pub(crate) fn recall(&self, name: &Name) -> bool {
+    /// Somebody asks for the name.
+    pub(crate) fn recall(&self, name: &Name) {
         if !self.has_any() {
-            return false;
+            return;
         }
         let keeper = self.locked().get(name).and_then(|(_, of)| of.upgrade());
-        keeper.is_some_and(|keeper| keeper.recall())
+        if let Some(keeper) = keeper {
+            keeper.recall();
+        }
     }
 
     /// All names are given back.
@@ -145,11 +147,9 @@ pub(crate) async fn look_after(core: Weak<Core>) {
                 .ask_aside(core.look(None, "look who waits"), look)
                 .await
             {
-                Ok(awaited) => {
-                    for name in &awaited {
-                        core.queue.keepers.recall(name);
-                    }
-                }
+                Ok(awaited) => awaited
+                    .iter()
+                    .for_each(|name| core.queue.keepers.recall(name)),
                 Err(error) => {
                     tracing::debug!(%error, "cannot look who waits for a name that lingers, will try again");
                 }
@@ -171,9 +171,8 @@ mod tests {
     struct Recalled(AtomicU32);
 
     impl Keeper for Recalled {
-        fn recall(&self) -> bool {
+        fn recall(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
-            true
         }
     }
 
@@ -190,11 +189,11 @@ mod tests {
         assert!(keepers.has_new());
         assert_eq!(keepers.names(), Some(vec![name.clone()]));
         assert!(!keepers.has_new());
-        assert!(keepers.recall(&name));
+        keepers.recall(&name);
         assert_eq!(keepers.names(), Some(vec![name.clone()]));
         assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
         keepers.remove(&name, second);
-        assert!(!keepers.recall(&name));
+        keepers.recall(&name);
         assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
         assert_eq!(keepers.names(), None);
         assert!(!keepers.has_any());
