@@ -112,4 +112,4 @@ pub use model::{
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};
 pub use store::migration_sql::migration_sql;
-pub use transaction::{Pool, PoolTx, Retry, RetryTx, Retryable, Transaction, commit, is_retryable};
+pub use transaction::{Pool, PoolTx, Retry, RetryTx, Retryable, Transaction, is_retryable};

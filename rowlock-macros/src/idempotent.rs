@@ -61,11 +61,10 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
     let (client, scope, key) = (client.expression(), scope.expression(), key.expression());
     let path = format!("::{}", function.item.sig.ident);
     let path = quote!(::std::concat!(::std::module_path!(), #path));
-    let call = if function.is_of_self() {
-        quote!(::rowlock::compose::Call::of(#path).method_of::<Self>())
-    } else {
-        quote!(::rowlock::compose::Call::here(#path, { fn here() {} here }))
-    };
+    let mut call = quote!(::rowlock::compose::Call::here(#path, { fn here() {} here }));
+    if function.is_of_self() {
+        call.extend(quote!(.method_of::<Self>()));
+    }
     let work = function.work(&guard, &quote!(::rowlock::IdempotencyGuard));
     Ok(function.with(&quote! {
         ::rowlock::compose::once(

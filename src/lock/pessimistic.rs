@@ -73,8 +73,7 @@ use crate::transaction::Transaction;
 /// [`Error::TransactionOver`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL this takes
 /// one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has not begun.
 ///
-/// A savepoint that is rolled back gives back what was locked or advanced in it: another client may then be granted the name, although the outer transaction
-/// goes on. On PostgreSQL a transaction in which a statement has failed commits nothing and does not say so: [`commit`](crate::commit) tells.
+/// A savepoint that is rolled back gives back what was locked or advanced in it. (GUARANTEES: «How do I make sure that a late write is not committed?».)
 ///
 /// # When the process dies, or is paused
 ///
@@ -95,7 +94,7 @@ use crate::transaction::Transaction;
 /// let locked = rowlock.in_tx(&mut tx).lock("stock:42").acquire().await?;
 /// sqlx::query("UPDATE stock SET items = items - 1").execute(&mut *tx).await?;
 /// println!("written under fence {}", locked.fence());
-/// rowlock::commit(tx).await?; // and the lock is free
+/// tx.commit().await?; // and the lock is free
 /// # Ok(())
 /// # }
 /// ```

@@ -71,7 +71,7 @@ impl Held {
     /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`). A renewal in between makes a pin
     /// at the end fail with [`Error::TransactionAborted`]. Pin at the start there, or use [`Retry`](crate::Retry).
     ///
-    /// Commit with [`rowlock::commit`](crate::commit), which tells if nothing was committed. A savepoint that is rolled back takes a pin in it with it.
+    /// A savepoint that is rolled back takes a pin in it with it.
     ///
     /// # Errors
     ///
@@ -105,7 +105,7 @@ impl Held {
     /// let mut tx = pool.begin().await?;
     /// sqlx::query("UPDATE stock SET items = items - 1").execute(&mut *tx).await?;
     /// held.pin(&mut tx).await?; // an error here drops `tx`, which rolls it back
-    /// rowlock::commit(tx).await?;
+    /// tx.commit().await?;
     /// let _ = held.release().await?;
     /// # Ok(())
     /// # }

@@ -47,19 +47,9 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// Whether the connection is broken or closed, or leads to a server that is no longer the primary: nothing more is sent on it.
-    pub(crate) fn is_the_end(self) -> bool {
-        matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
-    }
-
-    /// Whether a connection of rowlock's own must be replaced: it is broken, another one may find the primary, or nobody knows its state (on a full disk SQLite
-    /// has rolled back by itself, and then refuses the driver's ROLLBACK).
+    /// Whether the connection must be replaced: it is broken, or another one may find the primary.
     pub(crate) fn ends_connection(self) -> bool {
-        let is_known = matches!(
-            self,
-            Self::NoSchema | Self::Denied | Self::NoSuchTable | Self::NoSuchColumn
-        );
-        !is_known && !self.may_be_sent_again()
+        matches!(self, Self::Disconnected | Self::ReadOnly | Self::TooLarge)
     }
 
     /// Whether the statement was rolled back and may be sent again.

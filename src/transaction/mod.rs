@@ -13,7 +13,7 @@ use crate::store::brands::{Brand, Supported};
 pub(crate) use alone::is_alone_in;
 pub(crate) use context::Context;
 pub(crate) use open::{Open, Run, Uncommitted};
-pub use open::{PoolTx, RetryTx, commit};
+pub use open::{PoolTx, RetryTx};
 pub use pool::Pool;
 pub(crate) use pool::connector;
 pub use retry::Retry;

@@ -175,37 +175,9 @@ impl From<sqlx::Error> for Uncommitted {
     }
 }
 
-/// Commits an open transaction of sqlx's, and fails if nothing was committed. For a transaction in which a statement may have failed, and whose writes
-/// have to be there: after a [pin](crate::Held::pin) or a lock.
-///
-/// PostgreSQL answers the `COMMIT` of a transaction in which a statement has failed with success, and rolls back. So `tx.commit()` is `Ok`, and
-/// nothing was written. Here the error is the server's (25P02, `in_failed_sql_transaction`). It takes no round trip more.
-///
-/// MySQL and MariaDB roll the whole transaction back at a deadlock, and run what follows outside of a transaction: end the transaction at an error that you do not know.
-///
-/// # Errors
-///
-/// The driver's. If the connection breaks before the answer, the transaction may be committed.
-///
-/// # Cancel safety
-///
-/// Dropping the future leaves it open whether the transaction is committed.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
-/// # let pool = sqlx::SqlitePool::connect(&url).await?;
-/// # sqlx::raw_sql("CREATE TABLE sold (sku TEXT PRIMARY KEY)").execute(&pool).await?;
-/// let mut tx = pool.begin().await?;
-/// sqlx::query("INSERT INTO sold VALUES ('chair')").execute(&mut *tx).await?;
-/// rowlock::commit(tx).await?;
-/// # Ok(())
-/// # }
-/// ```
-#[allow(private_bounds, reason = "sealed")]
-pub async fn commit<B: Supported>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sqlx::Error> {
+/// Commits a transaction that rowlock has begun, and fails if nothing was committed: PostgreSQL answers the `COMMIT` of a transaction in which a statement has
+/// failed with success, and rolls back. (Not for a transaction in another one: this would commit the outer one.)
+async fn commit<B: Supported>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sqlx::Error> {
     if tx.tx_commit().await? {
         return Ok(());
     }

@@ -76,6 +76,17 @@ impl Paypal {
     }
 }
 
+trait Refunds {
+    async fn pay(&self, cents: u64) -> PaidResult;
+}
+
+impl Refunds for Card {
+    #[idempotent(scope = "shop", key = "method", client = self.0)]
+    async fn pay(&self, cents: u64) -> PaidResult {
+        Ok(format!("{cents} back"))
+    }
+}
+
 struct Of<T>(Rowlock, PhantomData<T>);
 
 impl<T> Of<T> {
@@ -117,7 +128,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let (card, paypal) = (Card(rowlock.clone()), Paypal(rowlock.clone()));
         for _ in 0..2 {
-            assert_eq!(card.pay(5).await.unwrap(), "5 by card");
+            assert_eq!(Gateway::pay(&card, 5).await.unwrap(), "5 by card");
             is_mismatch(&paypal.pay(5).await);
             assert_eq!(card.pay_by_default(5).await.unwrap(), "5");
             is_mismatch(&paypal.pay_by_default(5).await);
@@ -125,6 +136,14 @@ on_every_engine! {
             is_mismatch(&Paypal::charge(&rowlock, 5).await);
             assert_eq!(Card::by_itself(&card, 5).await.unwrap(), "5 by card");
             is_mismatch(&Paypal::by_itself(&paypal, 5).await);
+        }
+    }
+
+    async fn a_method_of_another_trait_is_another_request(db: &Db) {
+        let card = Card(db.rowlock().await);
+        for _ in 0..2 {
+            assert_eq!(Gateway::pay(&card, 5).await.unwrap(), "5 by card");
+            is_mismatch(&Refunds::pay(&card, 5).await);
         }
     }
 

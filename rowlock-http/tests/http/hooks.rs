@@ -115,7 +115,7 @@ over_a_socket! {
         };
         let server = Server::with(records, |layer| layer.server_error(ServerError::Unknown)).await;
         send(server.pay("k", "500")).await.is_new(500);
-        runs_once(&server, (500, "handler-panicked"), "reconcile").await;
+        runs_once(&server, (409, "unknown"), "reconcile").await;
         assert_eq!(server.record("k").await.unwrap().state, RecordState::Unknown);
     }
 

@@ -178,7 +178,8 @@ impl Server {
 
     /// The lease of a record ends now, as if its process stood still.
     pub(crate) async fn lapse(&self) {
-        let sql = "UPDATE rowlock_idempotency SET lease_until = 0 WHERE state = 'running'";
+        let sql =
+            "UPDATE rowlock_idempotency SET lease_until = attempted_at WHERE state = 'running'";
         assert_eq!(self.db.execute(sql).await, 1);
     }
 

@@ -116,7 +116,7 @@ pub(super) async fn in_one_transaction(
     let text = format!("START TRANSACTION; {statements}; COMMIT");
     let found = all_rows(conn, text).await;
     if let Err(error) = &found
-        && !classify(error).is_the_end()
+        && !classify(error).ends_connection()
     {
         // The text stopped there, and left the transaction open.
         let rolled_back = sqlx::raw_sql("ROLLBACK").execute(conn).await;

@@ -157,6 +157,7 @@ impl Connector for Sqlite {
             conn,
             writers,
             file,
+            is_stuck: false,
         })
     }
 }
@@ -171,6 +172,9 @@ impl Sqlite {
         file::check_names(&path)?;
         let mut before = file::id(&path);
         let mut conn = self.open(operation_timeout).await?;
+        if !is_file(&mut conn).await? {
+            return Ok((conn, None));
+        }
         if before.is_none() && file::CAN_TELL {
             // SQLite has made it. By now another file may have its name.
             before = file::id(&path);
@@ -215,11 +219,23 @@ pub(crate) struct OwnConnection {
     writers: Option<Arc<Writers>>,
     /// The file's name, and which file it was when it was opened.
     file: Option<(PathBuf, FileId)>,
+    /// The driver believes that a transaction is open.
+    is_stuck: bool,
+}
+
+/// Whether the database is in a file. (One in memory may have a name.)
+async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
+    let file = "SELECT coalesce(file, '') <> '' FROM pragma_database_list WHERE name = 'main'";
+    Ok(sqlx::query_scalar(file).fetch_one(conn).await?)
 }
 
 impl OwnConnection {
     /// Whether the name still leads to the file that is open. What is written to a file without a name is lost, and nobody else reads it.
     fn check(&self) -> Result<(), Fault> {
+        if self.is_stuck {
+            let stuck = "a transaction on this connection cannot be rolled back";
+            return Err(Fault::said(FaultKind::Disconnected, stuck));
+        }
         match &self.file {
             Some((path, id)) if file::id(path) != Some(*id) => {
                 Err(Fault::said(FaultKind::Disconnected, file::REPLACED))
@@ -234,10 +250,21 @@ impl Connection for OwnConnection {
     async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault> {
         self.check()?;
         let verb = self.conn.run(call, bound);
-        match &self.writers {
+        let done = match &self.writers {
             Some(writers) => writers.in_turns(bound, verb).await,
             None => verb.await,
+        };
+        if done.is_err() && self.conn.is_in_transaction() {
+            // The ROLLBACK may be under way.
+            self.conn.ping().await?;
+            if self.conn.is_in_transaction() {
+                // On a full disk SQLite has rolled back by itself, and then refuses the driver's ROLLBACK.
+                self.is_stuck = true;
+            }
         }
+        // It may have waited for its turn.
+        self.check()?;
+        done
     }
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {

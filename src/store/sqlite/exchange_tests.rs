@@ -78,7 +78,7 @@ async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
         .lease_exchange(std::slice::from_ref(&held), &takes)
         .await;
     let fault = exchanged.unwrap_err();
-    assert!(!fault.kind.is_the_end(), "{fault}");
+    assert!(!fault.kind.ends_connection(), "{fault}");
     assert!(fault.to_string().contains("refused"), "{fault}");
     // Nothing is open on it: another connection can write, and then it can.
     let granted = hold(&mut other, "next").await;
