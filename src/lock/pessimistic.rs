@@ -57,11 +57,9 @@ use crate::transaction::Transaction;
 ///
 /// # Lock first, then read
 ///
-/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and
-/// SERIALIZABLE, the first plain SELECT of a transaction fixes the snapshot that all later SELECTs see. If it comes before
-/// the lock, later SELECTs return old data, and the transaction overwrites newer writes of others. So lock
-/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns
-/// [`Error::TransactionAborted`].
+/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and SERIALIZABLE, the first plain SELECT of a transaction fixes the
+/// snapshot that all later SELECTs see. If it comes before the lock, later SELECTs return old data, and the transaction overwrites newer writes of others. So lock
+/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns [`Error::TransactionAborted`].
 ///
 /// On MySQL and MariaDB, such a transaction may lock a name whose row the cleaner has removed. Then it keeps a lock on the
 /// gap around the row until it ends, and no new names can be made there. Roll it back, as after any error, or use READ
