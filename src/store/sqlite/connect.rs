@@ -230,12 +230,16 @@ async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
 }
 
 impl OwnConnection {
-    /// Whether the name still leads to the file that is open. What is written to a file without a name is lost, and nobody else reads it.
     fn check(&self) -> Result<(), Fault> {
         if self.is_stuck {
             let stuck = "a transaction on this connection cannot be rolled back";
             return Err(Fault::said(FaultKind::Disconnected, stuck));
         }
+        self.check_file()
+    }
+
+    /// Whether the name still leads to the file that is open. What is written to a file without a name is lost, and nobody else reads it.
+    fn check_file(&self) -> Result<(), Fault> {
         match &self.file {
             Some((path, id)) if file::id(path) != Some(*id) => {
                 Err(Fault::said(FaultKind::Disconnected, file::REPLACED))
@@ -263,7 +267,7 @@ impl Connection for OwnConnection {
             }
         }
         // It may have waited for its turn.
-        self.check()?;
+        self.check_file()?;
         done
     }
 
