@@ -36,7 +36,8 @@ impl Finality {
     /// - 1xx, such as 101 (another protocol): done, and there is nothing to replay ([`DoNotKeep`](Self::DoNotKeep)).
     ///
     /// A refusal that depends on the content, or on the state of the data (400, 402, 403, 404, 406, 409, 410, 412, 416, 422, 423, …), is final, because a handler may answer so after
-    /// some work. If a handler answers with one of the second group after some work, decide by a [hook](crate::IdempotencyLayer::finality).
+    /// some work. If a handler answers with one of the second group after some work, decide by a [hook](crate::IdempotencyLayer::finality). Without a hook,
+    /// [`ServerError::Unknown`](crate::ServerError::Unknown) keeps these too, but for 401, 405 and 407.
     ///
     /// The layer also takes a 409 with `Retry-After` for [`Retry`](Self::Retry): a server behind the handler answers so while it has
     /// the request in flight.
@@ -106,6 +107,13 @@ impl Settings {
         match Finality::of(head.status) {
             Finality::Retry
                 if self.server_error == ServerError::Keep && head.status.is_server_error() =>
+            {
+                Finality::Keep
+            }
+            // A router has called no handler, or who sends it is not known. Of the others the handler may have said so after some work.
+            Finality::NothingHappened
+                if self.server_error == ServerError::Unknown
+                    && !matches!(head.status.as_u16(), 401 | 405 | 407) =>
             {
                 Finality::Keep
             }

@@ -41,7 +41,8 @@ pub enum ServerError {
     /// A retry may run the handler again: the key is free.
     #[default]
     Transient,
-    /// The work may have happened: the record is unknown until an operator or a hook decides.
+    /// The work may have happened: the record is unknown until an operator or a hook decides. A refusal of the form of the request (such as 413 or 415), which
+    /// usually frees the key, is kept, but for 401, 405 and 407: see [`Finality::of`](crate::Finality::of).
     Unknown,
     /// A response with 500 or more is final: the layer keeps it and replays it, as Stripe's API does. So it keeps the response to a panic. (After the end of
     /// the process a retry runs the handler again, as with [`Transient`](Self::Transient).)

@@ -184,9 +184,16 @@ over_a_socket! {
     async fn a_refusal_of_the_form_of_a_request_frees_its_key() {
         for means in [ServerError::Transient, ServerError::Unknown, ServerError::Keep] {
             let server = Server::new(|layer| layer.server_error(means)).await;
+            let is_strict = means == ServerError::Unknown;
             for status in [401, 405, 407, 411, 413, 414, 415, 417, 421, 426, 428, 431] {
                 let pay = |act: &str| server.pay(&status.to_string(), act);
-                send(pay(&status.to_string())).await.is_new(status);
+                let first = send(pay(&status.to_string())).await;
+                first.is_new(status);
+                if is_strict && ![401, 405, 407].contains(&status) {
+                    // The handler may have done some work before.
+                    send(pay("201")).await.is_replay_of(&first);
+                    continue;
+                }
                 let record = server.record(&status.to_string()).await.unwrap();
                 assert_eq!(record.state, RecordState::Free, "{means:?} {status}");
                 send(pay("201")).await.is_new(201);

@@ -6,8 +6,8 @@ use super::*;
 use crate::model::Share;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
-use crate::store::permit::{PermitStore, WeighAsk, Weighed};
-use crate::store::queue_cases::{LOCKED, PermitAsk};
+use crate::store::permit::{WeighAsk, Weighed};
+use crate::store::queue_cases::PermitAsk;
 
 /// That of the newest permit.
 const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";
@@ -22,15 +22,6 @@ impl Client<Database> {
         };
         let share = Share { kind, weight };
         PermitAsk { join, share }
-    }
-
-    /// A busy machine may take more than the 20 ms.
-    async fn joins_permits(&mut self, ask: &PermitAsk) -> Joined {
-        loop {
-            if let Some(joined) = self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
-                return joined;
-            }
-        }
     }
 
     async fn gets(&mut self, ask: &PermitAsk) -> i64 {
@@ -53,8 +44,7 @@ impl Client<Database> {
             name: ask.join.name.clone(),
             why: PassWhy::Ended(ask.join.grant_id),
         };
-        let passed = self.conn.permit_pass(&pass).await.unwrap();
-        let Passed { ended, next } = passed.expect(LOCKED);
+        let Passed { ended, next } = self.passes_permits(&pass).await;
         (ended, next)
     }
 
@@ -162,10 +152,10 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
         name: named("a"),
         why: PassWhy::Stuck,
     };
-    let passed = client.conn.permit_pass(&pass).await.unwrap();
+    let passed = client.passes_permits(&pass).await;
     let next = vec![first.join.grant_id];
     let ended = Ended::Nothing;
-    assert_eq!(passed, Some(Passed { ended, next }));
+    assert_eq!(passed, Passed { ended, next });
     // A join and a change of weight find too little room, at once.
     let _ = client.queues(&second).await;
     let fence = Database::numbers(&mut client.conn, FENCE).await[0];
@@ -175,13 +165,12 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
         fence,
         weight: 2,
     };
-    let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
-    assert_eq!(weighed, Some(Weighed::Full));
+    assert_eq!(client.weighs_permit(&weigh).await, Weighed::Full);
     client.is_used(2).await;
     pins.run("COMMIT").await;
     // The waiter does not keep it back.
-    let weighed = client.conn.permit_weigh(&weigh).await.unwrap();
-    assert!(matches!(weighed, Some(Weighed::Done { .. })), "{weighed:?}");
+    let weighed = client.weighs_permit(&weigh).await;
+    assert!(matches!(weighed, Weighed::Done { .. }), "{weighed:?}");
     client.is_used(2).await;
 }
 
@@ -197,7 +186,7 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Da
         name: named("a"),
         why: PassWhy::Stuck,
     };
-    let text = permit_pass_text(&pass, Reap::Now, 100);
+    let text = patient(&permit_pass_text(&pass, Reap::Now, 100));
     let at = text.find("DELETE l FROM").expect("it reaps");
     client.run("START TRANSACTION").await;
     client.run(&text[..at]).await;

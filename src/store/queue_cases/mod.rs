@@ -31,7 +31,7 @@ use crate::store::fault::Fault;
 use crate::store::in_tx::InTxStore;
 use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::lock_row::{LockRowStore, RowAsk};
-use crate::store::permit::PermitStore;
+use crate::store::permit::{PermitStore, WeighAsk, Weighed};
 use crate::store::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
     QueueStore, Reserved,
@@ -41,6 +41,9 @@ use crate::store::row::LockRow;
 use crate::store::session::{OpenAsk, SessionStore};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// For a case that asks more than a hundred times before the TTL matters.
+pub(crate) const LONG_TTL: Duration = Duration::from_mins(30);
 
 /// A confirm that reserves nothing.
 pub(crate) fn confirm_ask(name: Name, grant_id: Uuid) -> ConfirmAsk {
@@ -121,6 +124,8 @@ pub(crate) trait Place: Clone + Send + Sync + 'static {
 pub(crate) struct Client<P: Place> {
     pub(crate) conn: P::Verbs,
     pub(crate) session: Uuid,
+    /// What it asks for.
+    ttl: Duration,
 }
 
 impl<P: Place> Client<P> {
@@ -128,6 +133,7 @@ impl<P: Place> Client<P> {
         Self::with_ttl(place, TTL).await
     }
 
+    /// With a session of this time, and asks that are not shorter.
     pub(crate) async fn with_ttl(place: &P, ttl: Duration) -> Self {
         let mut conn = place.connect().await;
         let session = Uuid::new_v4();
@@ -143,7 +149,8 @@ impl<P: Place> Client<P> {
                 opened => break opened.unwrap(),
             }
         }
-        Self { conn, session }
+        let ttl = ttl.max(TTL);
+        Self { conn, session, ttl }
     }
 
     pub(crate) fn ask(&self, name: &str) -> JoinAsk {
@@ -152,7 +159,7 @@ impl<P: Place> Client<P> {
             grant_id: Uuid::new_v4(),
             session: self.session,
             in_session: false,
-            ttl: TTL,
+            ttl: self.ttl,
             holder: "client".into(),
             most: 100,
         }
@@ -202,6 +209,37 @@ impl<P: Place> Client<P> {
         loop {
             if let Some(passed) = self.try_pass(name, why).await {
                 return passed;
+            }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
+        }
+    }
+
+    pub(crate) async fn joins_permits(&mut self, ask: &PermitAsk) -> Joined {
+        let began = Instant::now();
+        loop {
+            let joined = self.conn.permit_join(&ask.join, ask.share).await;
+            if let Some(joined) = unless_locked(joined) {
+                return joined;
+            }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
+        }
+    }
+
+    pub(crate) async fn passes_permits(&mut self, ask: &PassAsk) -> Passed {
+        let began = Instant::now();
+        loop {
+            if let Some(passed) = unless_locked(self.conn.permit_pass(ask).await) {
+                return passed;
+            }
+            assert!(began.elapsed() < patience(), "{LOCKED}");
+        }
+    }
+
+    pub(crate) async fn weighs_permit(&mut self, ask: &WeighAsk) -> Weighed {
+        let began = Instant::now();
+        loop {
+            if let Some(weighed) = unless_locked(self.conn.permit_weigh(ask).await) {
+                return weighed;
             }
             assert!(began.elapsed() < patience(), "{LOCKED}");
         }

@@ -46,7 +46,7 @@ pub(crate) async fn a_permit_that_has_ended_is_asked_for_again(place: &impl Plac
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
     client.expire_permit(&permit).await;
-    let again = client.joins(&permit.ask).await;
+    let again = client.joins_permits(&permit.ask).await;
     assert!(
         matches!(again, Joined::Granted { fence } if fence > permit.number),
         "{again:?}"
@@ -58,7 +58,7 @@ pub(crate) async fn a_permit_that_has_ended_is_asked_for_again(place: &impl Plac
     let waits = client.waits(TWO, 1).await;
     assert!(matches!(client.releases(&full).await, Freed::Passed(_)));
     client.expire_grants().await;
-    let again = client.joins(&waits.ask).await;
+    let again = client.joins_permits(&waits.ask).await;
     assert!(matches!(again, Joined::Granted { .. }), "{again:?}");
     client.check().await;
 }
@@ -143,7 +143,7 @@ pub(crate) async fn a_damaged_capacity_is_no_kind(place: &impl Place) {
         let damage = format!("UPDATE rowlock_lock SET capacity = {damaged}");
         client.run(&damage).await;
         let ask = client.asks(TWO, 1, false);
-        let joined = client.joins(&ask).await;
+        let joined = client.joins_permits(&ask).await;
         assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
         let joined = client.join(&ask.join).await;
         assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");

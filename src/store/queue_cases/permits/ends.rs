@@ -120,11 +120,11 @@ async fn pinned_and_wanted<P: Place>(
 ) -> Option<Asked> {
     let mut ask = pins.asks(TWO, 2, false);
     ask.join.ttl = ttl;
-    let Joined::Granted { .. } = pins.joins(&ask).await else {
+    let Joined::Granted { .. } = pins.joins_permits(&ask).await else {
         panic!("it is free");
     };
     let waits = client.asks(TWO, 1, false);
-    let joined = client.joins(&waits).await;
+    let joined = client.joins_permits(&waits).await;
     pins.run("BEGIN").await;
     let pin = PinAsk {
         name: named("a").permit(ask.join.grant_id),

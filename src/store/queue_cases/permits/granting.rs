@@ -72,11 +72,11 @@ pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
 pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place) {
     let mut client = Client::new(place).await;
     let first = client.permit(TWO, 1).await;
-    let again = client.joins(&first.ask).await;
+    let again = client.joins_permits(&first.ask).await;
     assert!(matches!(again, Joined::Granted { fence } if fence == first.number));
     let _ = client.permit(TWO, 1).await;
     let (waits, behind) = (client.waits(TWO, 1).await, client.waits(TWO, 1).await);
-    let again = client.joins(&behind.ask).await;
+    let again = client.joins_permits(&behind.ask).await;
     assert!(
         matches!(again, Joined::Queued { position, .. } if position == behind.number),
         "{again:?}"
@@ -84,7 +84,7 @@ pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place)
     // It was granted, and asks again: that confirms.
     assert!(matches!(client.releases(&first).await, Freed::Passed(_)));
     assert!(matches!(
-        client.joins(&waits.ask).await,
+        client.joins_permits(&waits.ask).await,
         Joined::Granted { .. }
     ));
     assert_eq!(client.used().await, [2, 2]);
@@ -96,16 +96,19 @@ pub(crate) async fn the_queue_for_permits_has_its_limit(place: &impl Place) {
     let _ = client.permit(TWO, 2).await;
     let mut ask = client.asks(TWO, 1, false);
     ask.join.most = 0;
-    assert!(matches!(client.joins(&ask).await, Joined::Full(_)));
+    assert!(matches!(client.joins_permits(&ask).await, Joined::Full(_)));
     let waits = client.waits(TWO, 1).await;
     ask.join.most = 1;
-    assert!(matches!(client.joins(&ask).await, Joined::Full(row) if row.waiters == 1));
+    assert!(matches!(client.joins_permits(&ask).await, Joined::Full(row) if row.waiters == 1));
     let anywhere = PassWhy::Left {
         grant_id: waits.ask.join.grant_id,
         at: None,
     };
     assert_eq!(client.passes(anywhere).await, Passed::NOTHING);
-    assert!(matches!(client.joins(&ask).await, Joined::Queued { .. }));
+    assert!(matches!(
+        client.joins_permits(&ask).await,
+        Joined::Queued { .. }
+    ));
     client.check().await;
 }
 
@@ -114,7 +117,7 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     let permit = client.permit(TWO, 1).await;
     for other in [Kind::ReadWrite, Kind::Semaphore { capacity: 3 }] {
         let ask = client.asks(other, 1, false);
-        let joined = client.joins(&ask).await;
+        let joined = client.joins_permits(&ask).await;
         assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     }
     for barging in [false, true] {
@@ -136,7 +139,7 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     };
     let mut ask = client.asks(TWO, 1, false);
     ask.join.name = named("b");
-    let joined = client.joins(&ask).await;
+    let joined = client.joins_permits(&ask).await;
     assert!(
         matches!(joined, Joined::Mismatch(Some(Kind::Lock))),
         "{joined:?}"
@@ -273,7 +276,7 @@ pub(crate) async fn a_waiter_that_is_too_heavy_for_a_new_capacity_is_removed(pla
     client.check().await;
     for waits in &heavy {
         assert_eq!(client.looks(waits).await, Looked::Gone);
-        let joined = client.joins(&waits.ask).await;
+        let joined = client.joins_permits(&waits.ask).await;
         assert!(matches!(joined, Joined::Mismatch(_)), "{joined:?}");
     }
     assert_eq!(client.row("a").await.waiters, 2);
@@ -286,8 +289,8 @@ pub(crate) async fn a_waiter_that_is_too_heavy_for_a_new_capacity_is_removed(pla
 
 pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl Place) {
     let (rw, all) = (Kind::ReadWrite, Kind::ALL);
-    let mut client = Client::new(place).await;
-    let mut dies = Client::new(place).await;
+    let mut client = Client::with_ttl(place, LONG_TTL).await;
+    let mut dies = Client::with_ttl(place, LONG_TTL).await;
     let writer = client.permit(rw, all).await;
     let _ = dies.waits(rw, all).await;
     let mut readers = Vec::new();
@@ -318,7 +321,7 @@ pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl P
 
 pub(crate) async fn a_change_of_weight_grants_a_hundred_too(place: &impl Place) {
     let (rw, all) = (Kind::ReadWrite, Kind::ALL);
-    let mut client = Client::new(place).await;
+    let mut client = Client::with_ttl(place, LONG_TTL).await;
     let writer = client.permit(rw, all).await;
     for _ in 0..=MOST {
         let _ = client.waits(rw, 1).await;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rowlock_test::patience;
 use uuid::Uuid;
 
-use super::{Client, LOCKED, PermitAsk, Place, TTL, confirm_ask, named};
+use super::{Client, LOCKED, LONG_TTL, PermitAsk, Place, TTL, confirm_ask, named};
 use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
@@ -44,18 +44,10 @@ impl<P: Place> Client<P> {
         PermitAsk { join, share }
     }
 
-    pub(super) async fn joins(&mut self, ask: &PermitAsk) -> Joined {
-        loop {
-            if let Some(joined) = self.conn.permit_join(&ask.join, ask.share).await.unwrap() {
-                return joined;
-            }
-        }
-    }
-
     /// Is granted a permit at once; the number is the fence.
     pub(super) async fn permit(&mut self, kind: Kind, weight: u32) -> Asked {
         let ask = self.asks(kind, weight, false);
-        match self.joins(&ask).await {
+        match self.joins_permits(&ask).await {
             Joined::Granted { fence: number } => Asked { ask, number },
             other => panic!("no permit: {other:?}"),
         }
@@ -64,7 +56,7 @@ impl<P: Place> Client<P> {
     pub(super) async fn permit_in_session(&mut self, kind: Kind, weight: u32) -> Asked {
         let mut ask = self.asks(kind, weight, true);
         ask.join.ttl = crate::store::lease::FOR_EVER;
-        match self.joins(&ask).await {
+        match self.joins_permits(&ask).await {
             Joined::Granted { fence: number } => Asked { ask, number },
             other => panic!("no permit: {other:?}"),
         }
@@ -73,7 +65,7 @@ impl<P: Place> Client<P> {
     /// Has to wait; the number is the position.
     pub(super) async fn waits(&mut self, kind: Kind, weight: u32) -> Asked {
         let ask = self.asks(kind, weight, false);
-        match self.joins(&ask).await {
+        match self.joins_permits(&ask).await {
             Joined::Queued { position, .. } => Asked {
                 ask,
                 number: position,
@@ -101,13 +93,7 @@ impl<P: Place> Client<P> {
 
     pub(super) async fn passes(&mut self, why: PassWhy) -> Passed {
         let name = named("a");
-        let ask = PassAsk { name, why };
-        loop {
-            // A statement that a busy machine delays for long finds a row locked.
-            if let Some(passed) = self.conn.permit_pass(&ask).await.unwrap() {
-                return passed;
-            }
-        }
+        self.passes_permits(&PassAsk { name, why }).await
     }
 
     pub(super) async fn confirms(&mut self, waits: &Asked) -> Confirmed {
@@ -140,13 +126,7 @@ impl<P: Place> Client<P> {
             fence: permit.number,
             weight,
         };
-        let began = Instant::now();
-        loop {
-            if let Some(weighed) = self.conn.permit_weigh(&ask).await.unwrap() {
-                return weighed;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        self.weighs_permit(&ask).await
     }
 
     /// What is used of the name, by its row and by its permits.
