@@ -218,6 +218,9 @@ impl Lock {
                         let name = place.ticket().name.clone();
                         return Err(Error::Deadlock { name, cycle });
                     }
+                    Turn::Refused(fault) => {
+                        return Err(fault.into_error("wait for a turn", &core.target));
+                    }
                 },
                 () = closing => {}
                 () = until(limit) => return Ok(Waited::TooLong),

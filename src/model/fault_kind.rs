@@ -65,6 +65,18 @@ impl FaultKind {
         )
     }
 
+    /// Whether every statement fails until a person mends the schema, or the rights.
+    pub(crate) fn is_of_schema(self) -> bool {
+        matches!(
+            self,
+            Self::NoSchema
+                | Self::Denied
+                | Self::RowSecurity
+                | Self::NoSuchTable
+                | Self::NoSuchColumn
+        )
+    }
+
     /// Whether the whole transaction may succeed when it begins again. (A duplicate key would fail
     /// again.)
     pub(crate) fn may_begin_anew(self) -> bool {

@@ -1,5 +1,6 @@
 //! Promise 6 when something ends while tasks wait: a client, a session, a transaction. Every task learns it, or goes on waiting.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
 use rowlock::{Error, Held, ReleaseOutcome, Rowlock, TryLock};
@@ -7,6 +8,7 @@ use rowlock_test::{
     Db, Waiting, eventually, join, on_every_engine, queue_is, queue_of, release, take, turns,
     waiters,
 };
+use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(30);
 /// Longer than anything here takes.
@@ -41,6 +43,18 @@ async fn a_short_wait(rowlock: &Rowlock, name: &str) {
     // Where there is one writer, no session gets an answer.
     let is_expected = matches!(error, Error::WaitTimeout { .. }) || error.is_transient();
     assert!(is_expected, "{error}");
+}
+
+/// Tasks that wait for a lock and for a permit, and hear an error.
+fn waits_for_both(rowlock: &Rowlock, wait: Option<Duration>) -> [JoinHandle<Error>; 2] {
+    let (mut lock, mut permit) = (rowlock.lock("a"), rowlock.rw_lock("b"));
+    if let Some(wait) = wait {
+        (lock, permit) = (lock.wait(wait), permit.wait(wait));
+    }
+    [
+        tokio::spawn(async move { lock.acquire().await.unwrap_err() }),
+        tokio::spawn(async move { permit.read().await.unwrap_err() }),
+    ]
 }
 
 on_every_engine! {
@@ -266,5 +280,31 @@ on_every_engine! {
         tokio::join!(by_lease(), by_lease(), by_transaction());
         assert_eq!(db.number("SELECT n FROM counter").await, 3 * ROUNDS);
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
+    }
+
+    /// What a waiter waits for cannot come: it hears what one hears who asks now. (A table that is missing, or the right to read it.)
+    async fn waiters_hear_that_a_table_is_gone(db: &Db) {
+        let (holds, waits) = (client(db, "holds").await, client(db, "waits").await);
+        let limited = client(db, "limited").await;
+        let held = take(&holds, "a", 10 * LONG).await;
+        let writes = holds.rw_lock("b").write().await.unwrap();
+        for table in ["rowlock_lock", "rowlock_waiter"] {
+            let waiting = waits_for_both(&waits, None).into_iter();
+            let waiting = waiting.chain(waits_for_both(&limited, Some(10 * LONG)));
+            let rows = "SELECT COUNT(*) FROM rowlock_waiter";
+            eventually("all wait", async || db.number(rows).await == 4).await;
+            db.execute(&format!("ALTER TABLE {table} RENAME TO gone")).await;
+            let asks_now = waits.lock("a").wait(LONG).acquire().await.unwrap_err();
+            for waits in waiting {
+                let error = waits.await.unwrap();
+                assert!(!error.is_transient(), "{table}: {error}");
+                assert_eq!(discriminant(&error), discriminant(&asks_now), "{table}: {error}");
+            }
+            db.execute(&format!("ALTER TABLE gone RENAME TO {table}")).await;
+            db.execute("DELETE FROM rowlock_waiter").await;
+            db.execute("UPDATE rowlock_lock SET waiters = 0").await;
+        }
+        release(&held).await;
+        let _ = writes.release().await.unwrap();
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use super::locked;
 use crate::model::Blocked;
 use crate::runtime::session::Session;
+use crate::store::fault::Fault;
 use crate::store::queue::{LookAsk, Ticket};
 
 /// A waiter of this client.
@@ -24,7 +25,7 @@ pub(crate) struct Seat {
 }
 
 /// How the waiting ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Turn {
     /// The name was passed on to it, and has to be confirmed.
     Granted,
@@ -32,6 +33,8 @@ pub(crate) enum Turn {
     Gone,
     /// It is the youngest waiter in this circle of waits.
     Deadlock(Vec<Blocked>),
+    /// Nobody can look any more.
+    Refused(Fault),
 }
 
 impl Seat {

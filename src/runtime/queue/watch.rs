@@ -80,6 +80,12 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             } else {
                 log.trouble(&"a turn", &format_args!("{target}: {fault}"));
             }
+            if fault.kind.is_of_schema() {
+                // Those who wait hear what those hear who come now.
+                for (_, seat) in &asks {
+                    seat.tell(Turn::Refused(fault.clone()));
+                }
+            }
             seen = Seen::nothing();
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
             continue;

@@ -1,7 +1,5 @@
 //! Permits on both servers.
 
-use std::time::Duration;
-
 use super::*;
 use crate::model::Share;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
@@ -123,7 +121,7 @@ pub(super) async fn permits_of_the_longest_name_are_renewed_together(place: &Dat
 
 pub(super) async fn a_window_for_a_permit_ends_with_the_session_of_its_waiter(place: &Database) {
     let mut client = Client::new(place).await;
-    let mut brief = Client::with_ttl(place, Duration::from_secs(1)).await;
+    let mut brief = Client::with_ttl(place, WINDOW * 3 / 4).await;
     let (held, waits) = (client.wants("a", TWO, 2), brief.wants("a", TWO, 1));
     let _ = client.gets(&held).await;
     let _ = brief.queues(&waits).await;
@@ -131,7 +129,10 @@ pub(super) async fn a_window_for_a_permit_ends_with_the_session_of_its_waiter(pl
     assert_eq!(client.gives_back(&held).await, (Ended::Live, next));
     let left = "SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) FROM rowlock_lock WHERE weight > 0";
     let left = Database::numbers(&mut client.conn, left).await;
-    assert!(left[0] <= 1_000_000, "longer than its session: {left:?}");
+    assert!(
+        left[0] <= to_micros(WINDOW * 3 / 4),
+        "longer than its session: {left:?}"
+    );
 }
 
 /// Of two permits that have expired, a transaction has one pinned: the other one is given to others at once.

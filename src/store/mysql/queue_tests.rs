@@ -1,11 +1,13 @@
 //! The queue on both servers: `ROWLOCK_TEST_MYSQL_URL` and `ROWLOCK_TEST_MARIADB_URL`. Each test has a database of its own.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, Connection};
 
 use super::super::connect::MySql;
 use super::*;
 use crate::store::deadlock::DeadlockStore;
-use crate::store::queue_cases::{Client, Place, TTL, named, queue_cases};
+use crate::store::queue_cases::{Client, Place, TTL, in_time, named, queue_cases};
 use crate::store::schema::SchemaStore;
 use crate::store::{Connector, micros};
 
@@ -44,6 +46,7 @@ impl Place for Database {
     const LONG_AGO: &'static str = "UTC_TIMESTAMP(6) - INTERVAL 11 DAY";
     const OLD_FENCE: &'static str =
         "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6) - INTERVAL 11 DAY)";
+    const ROW_WAIT: Duration = Duration::from_millis(150);
     const LOCK: &'static str = "START TRANSACTION; SELECT * FROM rowlock_lock LOCK IN SHARE MODE";
 
     async fn connect(&self) -> MySqlConnection {
@@ -61,10 +64,10 @@ impl Place for Database {
     }
 }
 
-/// A text that waits for longer than 20 ms, which a busy machine may take without anything to wait for.
+/// A text that waits for long: a busy machine may delay it without anything to wait for.
 fn patient(text: &str) -> String {
-    let waits = text.replace("max_statement_time = 0.020", "max_statement_time = 60");
-    let waits = waits.replace("MAX_EXECUTION_TIME(20)", "MAX_EXECUTION_TIME(60000)");
+    let waits = text.replace("max_statement_time = 0.150", "max_statement_time = 60");
+    let waits = waits.replace("MAX_EXECUTION_TIME(150)", "MAX_EXECUTION_TIME(60000)");
     assert_ne!(waits, text);
     waits
 }
@@ -302,12 +305,12 @@ async fn a_waiter_has_any_holder(place: &Database) {
         holder: "Ünï {name} ' \\ ? 🦀".into(),
         ..client.ask("{grant}'")
     };
-    client.conn.queue_join(&ask).await.unwrap();
+    client.join(&ask).await;
     let waits = JoinAsk {
         grant_id: Uuid::new_v4(),
         ..ask.clone()
     };
-    client.conn.queue_join(&waits).await.unwrap();
+    client.join(&waits).await;
     let listed = client.conn.queue_list().await.unwrap();
     assert_eq!(listed[0].holder, &*ask.holder);
     client.pass("{grant}'", PassWhy::Ended(ask.grant_id)).await;
@@ -332,7 +335,8 @@ macro_rules! on_both {
     (@$variable:literal $case:ident) => {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $case() {
-            super::$case(&Database::new($variable).await).await;
+            let case = async { super::$case(&Database::new($variable).await).await };
+            in_time(case).await;
         }
     };
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::*;
+use crate::store::queue::WINDOW;
+use crate::store::to_micros;
 
 pub(crate) async fn a_free_name_is_granted<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
@@ -120,7 +122,7 @@ pub(crate) async fn a_grant_that_is_found_needs_no_confirm<P: Place>(place: &P) 
     };
     client.join(&ask).await;
     client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
-    assert!(client.row("a").await.remaining.unwrap() <= 2_000_000);
+    assert!(client.row("a").await.remaining.unwrap() <= to_micros(WINDOW));
     let joined = client.join(&ask).await;
     assert!(
         matches!(joined, Joined::Granted { fence } if fence > held.fence),

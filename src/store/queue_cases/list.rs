@@ -108,7 +108,8 @@ macro_rules! queue_cases {
         $($(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
-                $crate::store::queue_cases::$room::$case(&$place.await).await;
+                let case = async { $crate::store::queue_cases::$room::$case(&$place.await).await };
+                $crate::store::queue_cases::in_time(case).await;
             }
         )*)*
     };

@@ -69,6 +69,12 @@ pub(crate) fn unless_locked<T>(answer: Result<Option<T>, Fault>) -> Option<T> {
     }
 }
 
+/// A case that ends.
+pub(crate) async fn in_time(case: impl Future<Output = ()>) {
+    let done = tokio::time::timeout(patience(), case).await;
+    done.expect("done within the patience of a test");
+}
+
 /// The verbs that the cases need.
 pub(crate) trait Verbs:
     LeaseStore

@@ -159,7 +159,7 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
     client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     let row = client.row("a").await;
     let left = row.remaining.unwrap();
-    assert!((1..=2_000_000).contains(&left), "{left}");
+    assert!((1..=to_micros(WINDOW)).contains(&left), "{left}");
     let ask = ConfirmAsk {
         name: named("a"),
         grant_id: waits.ask.grant_id,

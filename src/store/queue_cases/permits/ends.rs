@@ -207,8 +207,12 @@ pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
         }
         let waits = client.waits(TWO, 2).await;
         let reaps = tokio::spawn(async move {
-            while !matches!(client.looks(&waits).await, Looked::Granted) {
-                client.passes(PassWhy::Stuck).await;
+            loop {
+                match client.looks(&waits).await {
+                    Looked::Granted => break,
+                    Looked::Gone => panic!("a turn was lost"),
+                    Looked::Waiting { .. } => client.passes(PassWhy::Stuck).await,
+                };
             }
             client.releases(&waits).await
         });
