@@ -275,6 +275,7 @@ fn brands_have_the_same_files() {
                 "permit_row.rs",
                 "permit_text.rs",
                 "row_security.rs",
+                "row_wait.rs",
                 "statement.rs",
                 "tx_wait.rs",
                 "waiter.rs",

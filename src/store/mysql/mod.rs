@@ -18,6 +18,7 @@ mod queue;
 mod record;
 mod record_admin;
 mod record_in_tx;
+mod row_wait;
 mod run;
 mod schema;
 mod session;

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::fault::is_lock_time_out;
 use super::lock_row::{make_row, row_columns, row_ends};
 use super::quarantine::may_grant;
+use super::row_wait::wait;
 use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text, with};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::fault::Fault;
@@ -31,23 +32,6 @@ use crate::store::queue::{
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
-
-/// The SELECT that locks the row waits for at most 20 ms: MySQL reads the hint, in milliseconds, and MariaDB the prefix, in seconds.
-/// (`innodb_lock_wait_timeout` would be a second at least on MySQL.)
-#[cfg(not(test))]
-macro_rules! wait {
-    () => {
-        "/*M! SET STATEMENT max_statement_time = 0.020 FOR */ SELECT /*+ MAX_EXECUTION_TIME(20) */"
-    };
-}
-/// For tests of the verbs: the limit is on the whole statement, which a busy machine may delay by more than 20 ms.
-#[cfg(test)]
-macro_rules! wait {
-    () => {
-        "/*M! SET STATEMENT max_statement_time = 0.150 FOR */ SELECT /*+ MAX_EXECUTION_TIME(150) */"
-    };
-}
-pub(super) use wait;
 
 /// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it meanwhile.
 macro_rules! row_with {
