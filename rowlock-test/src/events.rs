@@ -1,9 +1,9 @@
 //! Waiting for events, and for locks that must be free.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rowlock::{Held, Rowlock, TryAcquire};
+use rowlock::{Builder, Held, Rowlock, TryAcquire};
 
 use crate::patience;
 
@@ -17,6 +17,17 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: imp
         );
         // The awaited event needs the CPU, too.
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A client whose operations have little time: a busy server may not answer it when it connects.
+pub async fn connected(builder: &Builder, url: &str) -> Rowlock {
+    let began = Instant::now();
+    loop {
+        match builder.clone().connect(url).await {
+            Err(error) if error.is_transient() && began.elapsed() < patience() => {}
+            connected => return connected.unwrap(),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub use app::App;
 pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use crew::Crew;
 pub use db::{Db, lapse};
-pub use events::{eventually, renewed, take};
+pub use events::{connected, eventually, renewed, take};
 pub use killable::{Killable, children};
 pub use kind::{ENGINES, Kind};
 pub(crate) use names::database_name;

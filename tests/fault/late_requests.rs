@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, Loss, ReleaseOutcome, Rowlock};
 use rowlock_test::{
-    Db, Mode, eventually, patience, queue_is, queue_of, release, renewals_are_connected,
+    Db, Mode, connected, eventually, patience, queue_is, queue_of, release, renewals_are_connected,
     through_proxy, through_readable_proxy,
 };
 use tokio::time::timeout;
@@ -148,8 +148,8 @@ pub(crate) async fn late_claim(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_readable_proxy(&db).await;
     let builder = Rowlock::builder().holder(HOLDER);
-    let builder = builder.operation_timeout(Duration::from_secs(1));
-    let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let builder = builder.operation_timeout(Duration::from_secs(3));
+    let (rowlock, watcher) = (connected(&builder, &url).await, db.rowlock().await);
     let request = Fingerprint::of("request");
     let lease = Duration::from_mins(5);
     // On MySQL and MariaDB, rowlock checks whether the key is locked before it claims the key.

@@ -12,11 +12,13 @@ use axum::http::request::Parts;
 use axum::routing::post;
 use rowlock::{Engine, RecordState, Rowlock};
 use rowlock_http::{IdempotencyLayer, scope};
-use rowlock_test::{Db, Killable, Mode, eventually, through_proxy};
+use rowlock_test::{Db, Killable, Mode, connected, eventually, through_proxy};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 const LEASE: Duration = Duration::from_millis(500);
+/// Of a process that is never late.
+const LONG_LEASE: Duration = Duration::from_mins(30);
 
 /// A server whose handler waits for a permit.
 struct Shop {
@@ -32,16 +34,16 @@ struct Hall {
 }
 
 impl Shop {
-    async fn start(name: &'static str, url: &str) -> Self {
-        let connecting = Rowlock::builder().operation_timeout(Duration::from_secs(1));
-        let rowlock = connecting.connect(url).await.unwrap();
+    async fn start(name: &'static str, url: &str, lease: Duration) -> Self {
+        let connecting = Rowlock::builder().operation_timeout(Duration::from_secs(3));
+        let rowlock = connected(&connecting, url).await;
         let hall = Arc::new(Hall {
             name,
             runs: AtomicU32::new(0),
             gate: Semaphore::new(0),
         });
         let me = |_: &Parts| Some("ann");
-        let layer = IdempotencyLayer::new(rowlock.idempotency().lease(LEASE), me);
+        let layer = IdempotencyLayer::new(rowlock.idempotency().lease(lease), me);
         let here = Arc::clone(&hall);
         let handle = move || async move {
             let run = here.runs.fetch_add(1, Ordering::SeqCst) + 1;
@@ -120,8 +122,8 @@ pub(crate) async fn silence(engine: Engine) {
     for taken_over in [false, true] {
         let db = Db::new(engine).await;
         let (proxy, url) = through_proxy(&db).await;
-        let first = Shop::start("first", &url).await;
-        let second = Shop::start("second", &db.url).await;
+        let first = Shop::start("first", &url, LEASE).await;
+        let second = Shop::start("second", &db.url, LONG_LEASE).await;
         let answer = tokio::spawn(first.pay());
         first.running().await;
         proxy.set(Mode::Silent);
@@ -158,7 +160,7 @@ pub(crate) async fn silence(engine: Engine) {
 pub(crate) async fn killed(engine: Engine) {
     let server = Killable::new(engine);
     let url = server.start();
-    let shop = Shop::start("only", &url).await;
+    let shop = Shop::start("only", &url, LEASE).await;
     let answer = tokio::spawn(shop.pay());
     shop.running().await;
     tokio::task::block_in_place(|| server.kill());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, StepFailed};
-use rowlock_test::{Db, Mode, Proxy, through_readable_proxy};
+use rowlock_test::{Db, Mode, Proxy, connected, through_readable_proxy};
 
 const STEP: &str = "charge the card";
 
@@ -20,8 +20,8 @@ impl Late {
     async fn new(engine: Engine) -> Self {
         let db = Db::new(engine).await;
         let (proxy, url) = through_readable_proxy(&db).await;
-        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
-        let rowlock = builder.clean_every(None).connect(&url).await.unwrap();
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(3));
+        let rowlock = connected(&builder.clean_every(None), &url).await;
         let watcher = db.rowlock().await;
         let Begun::New(guard) = begin(&rowlock).await else {
             panic!("the key is new")

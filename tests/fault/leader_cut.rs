@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rowlock::compose::leader::{Election, Leadership};
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{Db, Mode, queue_is, through_proxy};
+use rowlock_test::{Db, Mode, connected, queue_is, through_proxy};
 use tokio::sync::mpsc;
 
 const NAME: &str = "leader";
@@ -24,7 +24,7 @@ pub(crate) async fn cut_off(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
     let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
-    let (far, near) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let (far, near) = (connected(&builder, &url).await, db.rowlock().await);
     for mode in [Mode::Silent, Mode::Closed] {
         let (begin, mut begun) = mpsc::unbounded_channel();
         let (end, mut ended) = mpsc::unbounded_channel();

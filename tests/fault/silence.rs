@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Loss, Rowlock};
-use rowlock_test::{Db, Mode, eventually, takes_less_than, through_proxy};
+use rowlock_test::{Db, Mode, connected, eventually, takes_less_than, through_proxy};
 
 /// Answers come late. The deadline counts from before the request was sent, not from its answer.
 pub(crate) async fn late(engine: Engine) {
@@ -81,7 +81,7 @@ pub(crate) async fn silence(engine: Engine) {
     let (proxy, url) = through_proxy(&db).await;
     let timeout = Duration::from_millis(500);
     let builder = Rowlock::builder().operation_timeout(timeout);
-    let (rowlock, watcher) = (builder.connect(&url).await.unwrap(), db.rowlock().await);
+    let (rowlock, watcher) = (connected(&builder, &url).await, db.rowlock().await);
     let ttl = Duration::from_millis(1_500);
     let held = rowlock.lock("a").ttl(ttl).acquire().await.unwrap();
 

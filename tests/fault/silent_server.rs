@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error, Lock, Rowlock};
-use rowlock_test::{Db, Mode, Proxy, patience, through_readable_proxy};
+use rowlock_test::{Db, Mode, Proxy, connected, patience, through_readable_proxy};
 
 /// The server that a lane comes to after a failover lets it log in, and is silent when it is asked what it takes: an operation
 /// that waits ends in its own time.
@@ -12,7 +12,7 @@ pub(crate) async fn after_login(engine: Engine) {
     let (proxy, url) = through_readable_proxy(&db).await;
     let timeout = Duration::from_secs(4);
     let rowlock = Rowlock::builder().operation_timeout(timeout);
-    let rowlock = rowlock.connect(&url).await.unwrap();
+    let rowlock = connected(&rowlock, &url).await;
     let lock = rowlock.lock("a").ttl(Duration::from_mins(5));
     let _ = lock.acquire().await.unwrap().release().await.unwrap();
 

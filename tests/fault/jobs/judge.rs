@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
-
-use super::SLACK;
+use std::time::Duration;
 
 /// A job and a round in which a machine was killed before its call returned.
 pub(super) type Cut = (i64, i64);
@@ -59,12 +58,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Every round of these jobs ran once to its end. When a machine was killed in a round, it ran at most once.
+/// Every round of these jobs ran once to its end, of the runs that began less than `slack` after it. When a machine was killed in a round, it ran at most once.
 pub(super) fn judge(
     effects: &[Effect],
     cut: &BTreeSet<Cut>,
     jobs: Range<i64>,
     rounds: i64,
+    slack: Duration,
 ) -> Result<Verdict, String> {
     let mut of: BTreeMap<Cut, Vec<Effect>> = BTreeMap::new();
     for effect in effects {
@@ -72,7 +72,7 @@ pub(super) fn judge(
             .or_default()
             .push(*effect);
     }
-    let slack = i64::try_from(SLACK.as_millis()).map_err(|error| error.to_string())?;
+    let slack = i64::try_from(slack.as_millis()).map_err(|error| error.to_string())?;
     let mut verdict = Verdict::default();
     for (job, round) in jobs.flat_map(|job| (0..rounds).map(move |round| (job, round))) {
         let is_cut = cut.contains(&(job, round));
@@ -100,9 +100,10 @@ pub(super) fn judge(
 
 /// Runs that it must accept, and others that it must refuse.
 pub(crate) fn the_judge_sees_violations() {
+    const SLACK: Duration = Duration::from_secs(2);
     let judge = |effects: &[(i64, i64, i64, i64)], cut: &[Cut]| {
         let effects: Vec<_> = effects.iter().copied().map(Effect::from).collect();
-        judge(&effects, &cut.iter().copied().collect(), 0..2, 2)
+        judge(&effects, &cut.iter().copied().collect(), 0..2, 2, SLACK)
     };
     let refused = |effects: &[(i64, i64, i64, i64)], cut: &[Cut], why: &str| {
         let flaw = judge(effects, cut).unwrap_err();

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::Rng;
 use rowlock::compose::Job;
-use rowlock::compose::job::Ran;
 use rowlock::{Error, Rowlock};
 use rowlock_test::{App, on_app, tell};
 use sqlx::AssertSqlSafe;
@@ -142,10 +142,20 @@ impl Scheduled {
                 tokio::time::sleep(Duration::from_millis(rest)).await;
             }
             say(Event::Calls(self.number, round));
-            let ran = self.job.run(async |_| self.effect(round, time).await);
-            match ran.await {
-                Ok(Ran::Here(()) | Ran::Skipped(_)) => {}
-                Err(error) => eprintln!("machine: job {} in round {round}: {error}", self.number),
+            let has_begun = AtomicBool::new(false);
+            loop {
+                let ran = self.job.run(async |_| {
+                    has_begun.store(true, Ordering::Relaxed);
+                    self.effect(round, time).await
+                });
+                let Err(error) = ran.await else {
+                    break;
+                };
+                eprintln!("machine: job {} in round {round}: {error}", self.number);
+                // A busy server has not answered in time.
+                if has_begun.load(Ordering::Relaxed) || !error.is_transient() {
+                    break;
+                }
             }
             say(Event::Called(self.number, round));
         }

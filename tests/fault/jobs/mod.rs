@@ -222,10 +222,10 @@ pub(crate) async fn run(engine: Engine) {
         sqlx::query_as(all).fetch_all(pool).await.unwrap()
     });
     let effects: Vec<Effect> = effects.into_iter().map(Effect::from).collect();
-    let verdict = judge(&effects, &cut, 0..JOBS, rounds);
+    let verdict = judge(&effects, &cut, 0..JOBS, rounds, SLACK);
     let verdict = verdict.unwrap_or_else(|flaw| panic!("{engine}: {flaw}"));
     // The judge would see it if the clocks were not moved: then these would run once, too.
-    let careless = judge(&effects, &cut, JOBS..JOBS + CARELESS, rounds);
+    let careless = judge(&effects, &cut, JOBS..JOBS + CARELESS, rounds, longest);
     let flaw = careless.expect_err("at_least_for is shorter than the clocks differ");
     assert!(flaw.contains("times"), "{engine}: {flaw}");
     println!(
