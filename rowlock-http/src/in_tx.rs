@@ -61,7 +61,9 @@ impl Idempotent {
             Ok(response.await?)
         };
         let kept = retry.run_then(pool, work, record).await;
-        if kept.is_err() {
+        if kept.is_ok() {
+            self.has_committed();
+        } else if !self.is_committed() {
             // Nothing is recorded; or it is not known, and then only the database decides whether the handler's response can be.
             self.completion_did_not_commit();
         }

@@ -7,13 +7,21 @@ use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
+/// So many preferences of a line are read one by one.
+const MOST: usize = 32;
+
 /// The wait that a request prefers. A preference that is not understood is ignored, as that section says. The field is read as the Dictionary that it is
 /// in practice (draft-ietf-httpbis-retrofit), its names in any case.
 pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
     headers.get_all(PREFER).iter().find_map(|line| {
         let line = line.as_bytes().to_ascii_lowercase();
-        let preferences: Dictionary = Parser::new(&line).parse().ok()?;
-        let Some(ListEntry::Item(wait)) = preferences.get("wait") else {
+        // Of two, the first counts (section 2). In a Dictionary the last one would: so what is before it is read alone.
+        let commas = (0..line.len()).filter(|at| line[*at] == b',');
+        let wait = commas.take(MOST).chain([line.len()]).find_map(|end| {
+            let preferences: Dictionary = Parser::new(&line[..end]).parse().ok()?;
+            preferences.get("wait").cloned()
+        });
+        let Some(ListEntry::Item(wait)) = wait else {
             return None;
         };
         let BareItem::Integer(seconds) = wait.bare_item else {
@@ -44,6 +52,8 @@ mod tests {
             &["handling=lenient; foo=\"bar\", wait=10;x"],
             &["what is this", "wait=10"],
             &["wait=10", "wait=20"],
+            &["wait=10, wait=20"],
+            &["foo=\"a, wait=20\", wait=10, wait=30"],
         ] {
             assert_eq!(of(lines), Some(10), "{lines:?}");
         }

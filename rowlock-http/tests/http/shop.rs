@@ -218,7 +218,7 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
     response
 }
 
-/// `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept.
+/// `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept. `0 201 twice`: it tries another one after the commit.
 async fn in_tx(
     shop: &Shop,
     idempotent: &Idempotent,
@@ -245,6 +245,12 @@ async fn in_tx(
         Ok::<_, Error>((status, cookie, format!("{said}, try {}", tries + 1)))
     });
     match kept.await {
+        Ok(response) if then == "twice" => {
+            let again = async |_| Ok::<_, Error>(StatusCode::ACCEPTED);
+            let again = idempotent.in_tx(&shop.pool, again).await;
+            shop.note(again.unwrap_err().to_string());
+            response.into_response()
+        }
         Ok(_) if !then.is_empty() => StatusCode::from_bytes(then.as_bytes())
             .unwrap()
             .into_response(),

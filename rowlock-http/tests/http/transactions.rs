@@ -40,6 +40,17 @@ over_a_socket! {
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
     }
 
+    /// The second one fails, because the attempt is over. The first one counts.
+    async fn another_transaction_after_the_commit_changes_nothing() {
+        let server = Server::plain().await;
+        let first = send(server.pay("k", "in-tx 0 201 twice")).await;
+        assert_eq!(first.is_new(201).text(), "run 1: POST /pay 100, try 1");
+        let noted = server.shop.noted();
+        assert!(noted.len() == 1 && noted[0].contains("has ended"), "{noted:?}");
+        send(server.pay("k", "201")).await.is_replay_of(&first);
+        assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
     async fn a_transaction_of_the_layer_that_fails_leaves_nothing() {
         let server = Server::with(
             |idempotency| idempotency.retry(rowlock::Retry::new().attempts(3)),
