@@ -94,21 +94,24 @@ on_every_engine! {
     async fn a_release_while_a_member_is_taken_again_leaves_nothing(db: &Db) {
         let others = databases(db).await;
         let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
-        let clients = clients(db, &others).await;
+        let client = db.rowlock().await;
         for round in 0..6_u64 {
             let name = format!("a{round}");
-            let held = quorum.lock(name.as_str()).ttl(Duration::from_millis(600)).acquire().await.unwrap();
-            clients[0].force_release(name.as_str()).await.unwrap();
+            let ttl = Duration::from_secs(3);
+            let held = quorum.lock(name.as_str()).ttl(ttl).acquire().await.unwrap();
+            client.force_release(name.as_str()).await.unwrap();
             // The repair comes after a third of the TTL.
-            tokio::time::sleep(Duration::from_millis(190 + 4 * round)).await;
+            tokio::time::sleep(Duration::from_millis(990 + 4 * round)).await;
             if round % 2 == 0 {
                 let _ = held.release().await.unwrap();
             } else {
                 drop(held);
             }
-            eventually("it is free", async || holders(&clients, &name).await == 0).await;
-            tokio::time::sleep(Duration::from_millis(30)).await;
-            assert_eq!(holders(&clients, &name).await, 0);
+        }
+        // What is left is a grant, also when its time is over. (What was taken after the release is given back a moment later.)
+        let grants = "SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NOT NULL";
+        for database in [db, &others[0], &others[1]] {
+            eventually("nothing is left", async || database.number(grants).await == 0).await;
         }
         remove(others).await;
     }

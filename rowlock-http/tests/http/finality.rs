@@ -142,7 +142,7 @@ over_a_socket! {
             send(server.pay("k", status)).await.is_new(status.parse().unwrap());
             send(server.pay("k", "201")).await.is_new(201);
         }
-        let server = Server::new(|layer| keep(layer.max_run(Duration::from_millis(200)))).await;
+        let server = Server::new(|layer| keep(layer.max_run(Duration::from_secs(2)))).await;
         send(server.pay("k", "wait")).await.is_problem(503, "run-too-long");
         send(server.pay("k", "201")).await.is_new(201);
     }
@@ -151,7 +151,7 @@ over_a_socket! {
         for means in [ServerError::Transient, ServerError::Unknown, ServerError::Keep] {
             for act in ["nothing 500", "nothing 201", "nothing panic", "nothing wait"] {
                 let server = Server::new(|layer| {
-                    layer.server_error(means).max_run(Duration::from_millis(200))
+                    layer.server_error(means).max_run(Duration::from_secs(2))
                 });
                 let server = server.await;
                 assert!(!send(server.pay("k", act)).await.is_replay());

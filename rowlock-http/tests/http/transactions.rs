@@ -46,7 +46,7 @@ over_a_socket! {
         let first = send(server.pay("k", "in-tx 0 201 twice")).await;
         assert_eq!(first.is_new(201).text(), "run 1: POST /pay 100, try 1");
         let noted = server.shop.noted();
-        assert!(noted.len() == 1 && noted[0].contains("has ended"), "{noted:?}");
+        assert!(noted.len() == 1 && noted[0].contains("open or committed"), "{noted:?}");
         send(server.pay("k", "201")).await.is_replay_of(&first);
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
     }
