@@ -33,7 +33,7 @@ pub(crate) enum Turn {
     Gone,
     /// It is the youngest waiter in this circle of waits.
     Deadlock(Vec<Blocked>),
-    /// Nobody can look any more.
+    /// The look was refused, and so is every later one, until a person mends the schema or the rights.
     Refused(Fault),
 }
 

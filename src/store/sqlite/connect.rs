@@ -238,7 +238,7 @@ impl OwnConnection {
         self.check_file()
     }
 
-    /// Whether the name still leads to the file that is open. What is written to a file without a name is lost, and nobody else reads it.
+    /// Fails if the name leads to another file than the one that is open: nobody else reads what is written there.
     fn check_file(&self) -> Result<(), Fault> {
         match &self.file {
             Some((path, id)) if file::id(path) != Some(*id) => {
