@@ -175,7 +175,7 @@ impl Rowlock {
                 core.guards.freed(grant_id);
             }
             // Otherwise its tasks would take a lease that lingers. The answer may be lost.
-            core.queue.keepers.recall(&name);
+            drop(core.queue.keepers.recall(&name));
             freed
         };
         self.core.run_errand(head, free).await

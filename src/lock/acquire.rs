@@ -188,7 +188,7 @@ impl Lock {
     /// Asks once.
     pub(super) async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
         // This client may keep it. The release goes before.
-        self.core.queue.keepers.recall(name);
+        drop(self.core.queue.keepers.recall(name));
         if self.share.is_some() {
             return self.ask_for_permit(name).await;
         }

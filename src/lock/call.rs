@@ -58,19 +58,18 @@ pub(super) struct InTransaction<'a, T> {
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
-    pub(super) fn new(
+    pub(super) async fn new(
         core: &'a Arc<Core>,
         tx: &'a mut T,
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
         // Leases of these names may linger in this client.
-        for name in &names {
-            core.queue.keepers.recall(name);
-        }
+        let recall = |name| core.queue.keepers.recall(name);
+        let lingered: Vec<_> = names.iter().filter_map(recall).collect();
         // The request has checked that there is at least one name.
         let on = Subject::Lock(names[0].clone());
-        Ok(Self {
+        let call = Self {
             core,
             tx,
             names,
@@ -78,7 +77,19 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             starved: None,
             freed: false,
             stuck: false,
-        })
+        };
+        // Their releases go over another connection. Where there is one writer, they come after the transaction: dropping them sends them.
+        if !lingered.is_empty() && !core.capabilities.one_writer {
+            let released = async {
+                for guard in &lingered {
+                    let _ = guard.release().await?;
+                }
+                Ok(())
+            };
+            // If one fails, the transaction finds the name busy.
+            let _ = call.outside(released).await;
+        }
+        Ok(call)
     }
 
     pub(super) fn connection(&mut self) -> &mut dyn TxStore {

@@ -272,7 +272,7 @@ mod tests {
                 let held = lock.acquire().await.unwrap();
                 assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
             }
-            lock.core.queue.keepers.recall(&name);
+            drop(lock.core.queue.keepers.recall(&name));
         }
         let ended = async {
             // Others end with the turn.

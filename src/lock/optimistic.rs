@@ -103,8 +103,8 @@ impl Version {
     }
 
     pub(crate) async fn read(core: &Core, name: Name) -> Result<Self, Error> {
-        // A lease of this name may linger in this client.
-        core.queue.keepers.recall(&name);
+        // A lease of this name may linger in this client. The release goes before.
+        drop(core.queue.keepers.recall(&name));
         let seen = core.look_version(&name).await?;
         Ok(Self {
             name,
@@ -119,7 +119,8 @@ impl Version {
         tx: &mut T,
         name: Name,
     ) -> Result<Self, Error> {
-        let mut here = InTransaction::new(core, tx, vec![name.clone()], "read the version of")?;
+        let mut here =
+            InTransaction::new(core, tx, vec![name.clone()], "read the version of").await?;
         let mut starved = here.ensure_row().await?;
         let told = here.connection().tx_version(&name).await;
         if let Some(fence) = here.told(told)? {
@@ -166,7 +167,7 @@ impl Version {
         core: &Arc<Core>,
         tx: &mut T,
     ) -> Result<Advance, Error> {
-        let mut here = InTransaction::new(core, tx, vec![self.name.clone()], "advance")?;
+        let mut here = InTransaction::new(core, tx, vec![self.name.clone()], "advance").await?;
         here.check(Some(self.database))?;
         if self.holder.is_some() {
             return Ok(Advance::Conflict);

@@ -292,7 +292,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
         self.core.check_open()?;
-        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
+        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
         let new = match attempt.look_first().await? {
             Looked::Leased(busy) => return Ok(TryLock::Busy(busy)),
             Looked::Free { new } => new,
@@ -351,7 +351,7 @@ impl<T: Transaction> LockInTx<'_, T> {
         };
         let several = names.len() > 1;
         self.core.check_open()?;
-        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock")?;
+        let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
         let mut backoff = backoff::poll();
         // Whether this transaction may have locked rows that now have a lease.
         let mut may_block = false;

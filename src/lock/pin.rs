@@ -113,7 +113,7 @@ impl Held {
     pub async fn pin<T: Transaction>(&self, tx: &mut T) -> Result<(), Error> {
         let (core, grant) = (self.guard.core(), self.guard.grant());
         let name = &grant.name;
-        let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin")?;
+        let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin").await?;
         let ask = PinAsk {
             name: name.clone(),
             grant_id: grant.id,

@@ -133,6 +133,20 @@ on_every_engine! {
         }
     }
 
+    async fn a_transaction_of_the_same_client_asks_once(db: &Db) {
+        let (rowlock, one_writer) = (db.rowlock().await, db.one_writer());
+        for round in 0..20 {
+            use_once(&lingering(&rowlock)).await;
+            on_app!(&db.app, pool => {
+                let mut tx = pool.begin().await.unwrap();
+                let asked = rowlock.in_tx(&mut tx).lock("a").try_acquire().await.unwrap();
+                // Where there is one writer, it is this transaction.
+                assert!(asked.locked().is_some() || one_writer, "round {round}");
+                tx.commit().await.unwrap();
+            });
+        }
+    }
+
     async fn a_shutdown_gives_it_back(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         use_once(&lingering(&one)).await;

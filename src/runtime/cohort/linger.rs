@@ -153,7 +153,8 @@ impl Cohort {
         }
         let over = state.turn.take();
         drop(state);
-        release(over);
+        // Dropping the guard releases the lease.
+        drop(over?.offer?.take());
         None
     }
 }
@@ -166,7 +167,7 @@ impl Cohort {
 }
 
 impl Keeper for Cohort {
-    fn recall(&self) {
+    fn recall(&self) -> Option<Guard> {
         let mut state = self.state();
         let lingers = state.turn.as_mut().is_some_and(|turn| {
             if let Some(kept) = &mut turn.kept {
@@ -176,14 +177,8 @@ impl Keeper for Cohort {
         });
         let over = state.turn.take_if(|_| lingers);
         drop(state);
-        release(over);
+        over?.offer?.take()
     }
-}
-
-/// Releases a lease that has lingered.
-fn release(over: Option<Turn>) {
-    let offer = over.and_then(|turn| turn.offer);
-    drop(offer.and_then(|offer| offer.take()));
 }
 
 /// Ends the lingering in time.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::model::{Moment, Name};
 use crate::runtime::Core;
+use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::store::Store;
 
@@ -25,8 +26,8 @@ const PAGE: usize = 1_000;
 
 /// What keeps a name.
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
-    /// A waiter asks for the name: gives it back, at once or after its next release.
-    fn recall(&self);
+    /// Somebody asks for the name: gives it back, at once or after its next release. Returns a lease that lingers; dropping it releases it.
+    fn recall(&self) -> Option<Guard>;
 }
 
 /// The keepers, with the numbers that they have got.
@@ -86,15 +87,13 @@ impl Keepers {
         Some(all.keys().cloned().collect())
     }
 
-    /// Somebody asks for the name.
-    pub(crate) fn recall(&self, name: &Name) {
+    /// Somebody asks for the name. Returns the lease that lingers; dropping it releases it.
+    pub(crate) fn recall(&self, name: &Name) -> Option<Guard> {
         if !self.has_any() {
-            return;
+            return None;
         }
         let keeper = self.locked().get(name).and_then(|(_, of)| of.upgrade());
-        if let Some(keeper) = keeper {
-            keeper.recall();
-        }
+        keeper?.recall()
     }
 
     /// All names are given back.
@@ -104,7 +103,7 @@ impl Keepers {
             all.values().filter_map(|(_, of)| of.upgrade()).collect()
         };
         for keeper in all {
-            keeper.recall();
+            drop(keeper.recall());
         }
     }
 
@@ -149,7 +148,7 @@ pub(crate) async fn look_after(core: Weak<Core>) {
             {
                 Ok(awaited) => awaited
                     .iter()
-                    .for_each(|name| core.queue.keepers.recall(name)),
+                    .for_each(|name| drop(core.queue.keepers.recall(name))),
                 Err(error) => {
                     tracing::debug!(%error, "cannot look who waits for a name that lingers, will try again");
                 }
@@ -171,8 +170,9 @@ mod tests {
     struct Recalled(AtomicU32);
 
     impl Keeper for Recalled {
-        fn recall(&self) {
+        fn recall(&self) -> Option<Guard> {
             self.0.fetch_add(1, Ordering::Relaxed);
+            None
         }
     }
 

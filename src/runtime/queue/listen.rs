@@ -102,7 +102,7 @@ async fn hear(
         };
         match news {
             News::Passed(grant_id) => queue.passed(grant_id),
-            News::Recalled(name) => queue.keepers.recall(&name),
+            News::Recalled(name) => drop(queue.keepers.recall(&name)),
             News::Look => queue.queued(true),
             News::Test => {
                 queue.set_told(Some(session));
