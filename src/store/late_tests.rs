@@ -59,6 +59,7 @@ async fn each(connector: impl Connector) {
     let tried = connection.call(TIMEOUT, async |store| {
         buries_only_what_has_ended(store).await;
         an_heir_that_has_run_out_is_known(store).await;
+        a_late_run_out_gives_no_time_again(store).await;
         a_late_end_ends_no_later_quarantine(store).await;
         Ok(())
     });
@@ -102,8 +103,8 @@ async fn buries_only_what_has_ended(store: &mut dyn Store) {
     }
 }
 
-/// The first answer was lost, and the heir has run out by the second sending.
-async fn an_heir_that_has_run_out_is_known(store: &mut dyn Store) {
+/// A lease that is to run out after this time.
+async fn to_run_out(store: &mut dyn Store, time: Duration) -> RunOutAsk {
     let take = TakeAsk {
         name: name(),
         grant_id: Uuid::new_v4(),
@@ -113,14 +114,35 @@ async fn an_heir_that_has_run_out_is_known(store: &mut dyn Store) {
         barging: false,
     };
     store.lease_take(std::slice::from_ref(&take)).await.unwrap();
-    let run_out = RunOutAsk {
-        name: take.name.clone(),
+    RunOutAsk {
+        name: take.name,
         grant_id: take.grant_id,
         heir: Uuid::new_v4(),
-        time: SHORT,
-    };
+        time,
+    }
+}
+
+/// The first answer was lost, and the second sending was late.
+async fn a_late_run_out_gives_no_time_again(store: &mut dyn Store) {
+    let run_out = to_run_out(store, LONG).await;
+    let mut ends = Vec::new();
+    for time in [LONG, LONG * 2] {
+        let run_out = RunOutAsk {
+            time,
+            ..run_out.clone()
+        };
+        assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
+        let row = store.lock_inspect(&run_out.name).await.unwrap().unwrap();
+        ends.push(row.expires_at);
+    }
+    assert_eq!(ends[0], ends[1]);
+}
+
+/// The first answer was lost, and the heir has run out by the second sending.
+async fn an_heir_that_has_run_out_is_known(store: &mut dyn Store) {
+    let run_out = to_run_out(store, SHORT).await;
     assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
-    while store.lock_inspect(&take.name).await.unwrap().is_some() {
+    while store.lock_inspect(&run_out.name).await.unwrap().is_some() {
         tokio::task::yield_now().await;
     }
     assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));

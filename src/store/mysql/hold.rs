@@ -13,7 +13,7 @@ use crate::store::to_micros;
 /// The row `f` has a live grant of the ask.
 macro_rules! is_live {
     () => {
-        "f.name = ? AND f.grant_id IN (?) AND f.expires_at > SYSDATE(6)
+        "f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6)
       AND (f.session_id IS NULL
            OR EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = f.session_id AND s.expires_at > SYSDATE(6)))"
     };
@@ -68,28 +68,17 @@ impl HoldStore for MySqlConnection {
     }
 
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
-        let ids = |ids: &[Uuid]| {
-            let ids: Vec<String> = ids.iter().map(|id| hex(id.as_bytes())).collect();
-            ids.join(",")
-        };
         let name = hex(ask.name.as_bytes());
-        let both = ids(&[ask.grant_id, ask.heir]);
-        let run_out = fill(
-            RUN_OUT,
-            &[
-                name,
-                both,
-                ids(&[ask.heir]),
-                to_micros(ask.time).to_string(),
-            ],
-        );
+        let [id, heir] = [ask.grant_id, ask.heir].map(|id| hex(id.as_bytes()));
+        let time = to_micros(ask.time).to_string();
+        let run_out = fill(RUN_OUT, &[name.clone(), id, heir.clone(), time]);
         let run_out = sqlx::raw_sql(sqlx::AssertSqlSafe(run_out));
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
             return Ok(Held::Done(()));
         }
-        let missed = missed(&mut *self, &ask.name, &ids(&[ask.grant_id])).await?;
+        let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
         if missed == Held::Gone && ask.has_heir() {
-            let has_heir = fill(HAS_HEIR, &[hex(ask.name.as_bytes()), ids(&[ask.heir])]);
+            let has_heir = fill(HAS_HEIR, &[name, heir]);
             if !read_alone(self, &has_heir).await?.is_empty() {
                 return Ok(Held::Done(()));
             }
@@ -98,8 +87,8 @@ impl HoldStore for MySqlConnection {
     }
 }
 
-async fn missed<T>(conn: &mut MySqlConnection, name: &Name, id: &str) -> Result<Held<T>, Fault> {
-    let read = fill(READ, &[hex(name.as_bytes()), id.to_owned()]);
+async fn missed<T>(conn: &mut MySqlConnection, name: &Name, id: Uuid) -> Result<Held<T>, Fault> {
+    let read = fill(READ, &[hex(name.as_bytes()), hex(id.as_bytes())]);
     let rows = read_alone(conn, &read).await?;
     Ok(Held::missed(!rows.is_empty()))
 }

@@ -13,7 +13,7 @@ use crate::store::to_micros;
 /// The row `l` has a live grant of the ask. (A session that has ended has no expiry.)
 macro_rules! is_live {
     () => {
-        "l.name = $1 AND l.grant_id IN ($2, $3) AND l.expires_at > clock_timestamp()
+        "l.name = $1 AND l.grant_id = $2 AND l.expires_at > clock_timestamp()
       AND (l.session_id IS NULL
            OR EXISTS (SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > clock_timestamp()))"
     };
@@ -21,7 +21,7 @@ macro_rules! is_live {
 
 const RAISE: &str = concat!(
     "
-UPDATE rowlock_lock SET fence = GREATEST(fence + 1, $4)
+UPDATE rowlock_lock SET fence = GREATEST(fence + 1, $3)
 WHERE name = (SELECT l.name FROM rowlock_lock l WHERE ",
     is_live!(),
     " FOR UPDATE OF l SKIP LOCKED)
@@ -59,7 +59,6 @@ impl HoldStore for PgConnection {
         let fence = query_scalar(RAISE)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
-            .bind(ask.grant_id)
             .bind(ask.at_least);
         match fence.fetch_optional(&mut *self).await? {
             Some(fence) => Ok(Held::Done(fence)),
@@ -95,6 +94,6 @@ impl HoldStore for PgConnection {
 
 async fn missed<T>(conn: &mut PgConnection, name: &Name, grant_id: Uuid) -> Result<Held<T>, Fault> {
     let live = query_scalar(LIVE).bind(name.as_bytes());
-    let live = live.bind(grant_id).bind(grant_id).fetch_one(conn).await?;
+    let live = live.bind(grant_id).fetch_one(conn).await?;
     Ok(Held::missed(live))
 }

@@ -12,7 +12,7 @@ use crate::store::to_micros;
 macro_rules! is_live {
     () => {
         "
-WHERE name = ?1 AND grant_id IN (?2, ?3) AND expires_at > now.us
+WHERE name = ?1 AND grant_id = ?2 AND expires_at > now.us
   AND (session_id IS NULL
        OR EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = session_id AND s.expires_at > now.us))"
     };
@@ -20,7 +20,7 @@ WHERE name = ?1 AND grant_id IN (?2, ?3) AND expires_at > now.us
 
 const RAISE: &str = concat!(
     "
-UPDATE rowlock_lock SET fence = max(fence + 1, ?4)
+UPDATE rowlock_lock SET fence = max(fence + 1, ?3)
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now",
     is_live!(),
     " RETURNING fence"
@@ -43,7 +43,6 @@ impl HoldStore for SqliteConnection {
         let fences: Vec<i64> = durably(self, async |conn| {
             let raise = sqlx::query_scalar(RAISE)
                 .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
                 .bind(ask.grant_id)
                 .bind(ask.at_least);
             raise.fetch_all(conn).await
