@@ -10,9 +10,6 @@ use super::waiting::Waited;
 use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
 use crate::runtime::verbs::claim::{Claim, Claiming};
 
-/// The limit of looks at a key that changes between every look and its claim.
-const MAX_LOOKS: u32 = 100;
-
 impl Idempotency {
     /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt refuse
     /// such a scope. Calls that look at a record, or decide about it, accept it.
@@ -217,11 +214,11 @@ impl Idempotency {
                         }
                         return Ok(Some(Begun::InFlight(InFlight::in_quarantine(left))));
                     }
-                    let is_over = match missed {
-                        Claiming::Missed => looks >= MAX_LOOKS,
-                        _ => !waiting.again(None).await,
+                    let goes_on = match missed {
+                        Claiming::Missed => waiting.missed().await,
+                        _ => waiting.again(None).await,
                     };
-                    if is_over {
+                    if !goes_on {
                         return Ok(Some(Begun::InFlight(InFlight::unseen())));
                     }
                 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use super::begun::Begun;
 use super::request::Idempotency;
-use super::run::{MAX_MISSES, Ran};
+use super::run::Ran;
 use super::submitted::Submitted;
 use super::waiting::{Waited, Waiting};
 use crate::model::bounds::within;
@@ -225,7 +225,7 @@ impl FormTokens {
     {
         let (key, mut attempts) = (record(ask)?, self.outcomes.retry.attempts_of_one()?);
         let mut waiting = self.outcomes.waiting();
-        let (mut turn, mut misses, of) = (None, 0, (&key, form));
+        let (mut turn, of) = (None, (&key, form));
         loop {
             if turn.is_none() {
                 match self.core.turns.take(&key, form, None) {
@@ -259,11 +259,10 @@ impl FormTokens {
             if let Some(seen) = self.seen(&key, form, &mut waiting, turn.as_ref()).await? {
                 return Ok(seen);
             }
-            if turn.is_some() {
-                misses += 1;
-                if misses > MAX_MISSES || !self.outcomes.ended(&key, &mut waiting).await? {
-                    return Ok(Submitted::InFlight);
-                }
+            if turn.is_some()
+                && !(self.outcomes.ended(&key, &mut waiting).await? && waiting.missed().await)
+            {
+                return Ok(Submitted::InFlight);
             }
         }
     }

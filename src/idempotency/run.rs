@@ -17,9 +17,6 @@ use crate::transaction::Context;
 use crate::transaction::Pool;
 use crate::transaction::{Open, RetryTx, Retryable, Run, Uncommitted};
 
-/// The limit of claims of a key that changes between every look and its claim.
-pub(super) const MAX_MISSES: u32 = 100;
-
 impl Idempotency {
     /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work` and its
     /// outcome commit together, or not at all.
@@ -105,7 +102,6 @@ impl Idempotency {
     {
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
-        let mut misses = 0;
         // If this client has seen the key, a replay is likely, and a look needs no transaction. On an engine with one
         // writer, beginning a transaction waits for all others, so always look first.
         let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(key);
@@ -143,19 +139,17 @@ impl Idempotency {
                     return Ok(Begun::New(outcome));
                 }
                 // Another caller was faster: look at the record again.
-                Ok(Ran::Missed) if misses < MAX_MISSES => misses += 1,
+                Ok(Ran::Missed) if waiting.missed().await => {}
                 Ok(Ran::Missed) => return Ok(Begun::InFlight(InFlight::unseen())),
                 Ok(Ran::Locked) => {
                     let look = self.look(key, fingerprint, &mut waiting, turn.as_ref());
                     let seen = look.await?;
                     match seen.refusal() {
                         Err(refusal) => return Ok(refusal),
-                        Ok(_) if misses >= MAX_MISSES => {
-                            return Ok(Begun::InFlight(InFlight::unseen()));
-                        }
-                        // The record has changed, and the key is free.
-                        Ok(now) if now != before => misses += 1,
-                        Ok(_) if self.ended(key, &mut waiting).await? => misses += 1,
+                        // The record has changed, and the key is free, or nobody has it any more.
+                        Ok(now)
+                            if (now != before || self.ended(key, &mut waiting).await?)
+                                && waiting.missed().await => {}
                         Ok(_) => return Ok(Begun::InFlight(InFlight::unseen())),
                     }
                 }
@@ -314,12 +308,14 @@ pub(super) enum Ran {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     use sqlx::sqlite::{
         SqliteConnectOptions, SqliteConnection, SqlitePoolOptions, SqliteSynchronous,
     };
 
     use super::*;
+    use crate::idempotency::waiting::MAX_MISSES;
     use crate::store::sqlite::NEXT_ATTEMPT;
 
     async fn client(dir: &tempfile::TempDir) -> Idempotency {
@@ -340,21 +336,35 @@ mod tests {
         assert!(idempotency.ended(&key, &mut waiting).await.unwrap());
     }
 
+    /// The last change of the key.
+    const LAST: u32 = MAX_MISSES + 5;
+
     /// Another attempt for the key, which is over. Nothing waits for the disk.
     async fn change(
         conn: &mut SqliteConnection,
         changes: Arc<AtomicU32>,
     ) -> Result<(), sqlx::Error> {
-        sqlx::query(NEXT_ATTEMPT).execute(conn).await?;
-        let changes = changes.fetch_add(1, Ordering::Relaxed);
-        assert!(changes <= 2 * MAX_MISSES, "it goes on for ever");
+        if changes.fetch_add(1, Ordering::Relaxed) < LAST {
+            sqlx::query(NEXT_ATTEMPT).execute(conn).await?;
+        }
         Ok(())
     }
 
     #[tokio::test]
     async fn a_key_that_changes_before_every_claim_is_in_flight_in_the_end() {
+        let begun = changed_before_every_claim(Duration::ZERO).await;
+        assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
+    }
+
+    #[tokio::test]
+    async fn who_waits_outlasts_a_key_that_changes_before_every_claim() {
+        let begun = changed_before_every_claim(Duration::from_mins(10)).await;
+        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+    }
+
+    async fn changed_before_every_claim(wait: Duration) -> Begun<Outcome> {
         let dir = tempfile::tempdir().unwrap();
-        let here = client(&dir).await;
+        let here = client(&dir).await.wait(wait);
         let begun = here.begin("scope", "k", Fingerprint::of("request")).await;
         let Ok(Begun::New(guard)) = begun else {
             panic!("{begun:?}")
@@ -377,8 +387,9 @@ mod tests {
         let request = Fingerprint::of("request");
         let work = |_| async { Ok::<_, Error>(Outcome::empty()) };
         let begun = here.run_in_tx(&pool, "scope", "k", request, work).await;
-        assert!(matches!(begun, Ok(Begun::InFlight(_))), "{begun:?}");
+        let begun = begun.unwrap();
         let changes = counted.load(Ordering::Relaxed);
         assert!(changes > MAX_MISSES, "{changes} {begun:?}");
+        begun
     }
 }

@@ -17,11 +17,15 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 /// After this time a caller that looked for others may not be polled any more.
 const SILENT: Duration = Duration::from_secs(2);
 
+/// The limit of tries, without a wait, for a key that changes between every look and its claim.
+pub(super) const MAX_MISSES: u32 = 100;
+
 pub(super) struct Waiting {
     until: Moment,
     pauses: backon::ExponentialBackoff,
     /// This caller looks for the others.
     poller: Option<KeyTurn>,
+    misses: u32,
 }
 
 impl Waiting {
@@ -30,7 +34,14 @@ impl Waiting {
             until: Moment::now() + wait,
             pauses: backoff::poll(),
             poller: None,
+            misses: 0,
         }
+    }
+
+    /// A claim of a free key met somebody else. False: no other try. The first tries need no wait, and no pause.
+    pub(super) async fn missed(&mut self) -> bool {
+        self.misses += 1;
+        self.misses <= MAX_MISSES || self.again(None).await
     }
 
     /// Pauses, at most until the end of a lease. False: the wait is over.
