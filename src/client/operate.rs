@@ -121,7 +121,7 @@ impl Rowlock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop a statement that was sent: it frees the lease that it finds, also that of a later holder. Further permits stay held.
+    /// Dropping the future does not stop a statement that was sent: it frees the holder that it found, and no later one. Further permits stay held.
     pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,

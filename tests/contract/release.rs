@@ -7,6 +7,9 @@ use rowlock_test::{Db, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_mins(10);
+
 on_every_engine! {
     async fn a_released_name_is_free_at_once(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
@@ -138,6 +141,33 @@ on_every_engine! {
         // A name that was freed by force and taken by nobody was not held either.
         assert!(one.force_release("a").await.unwrap().is_some());
         assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+    }
+
+    async fn a_forced_release_that_waits_spares_the_next_holder(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let (_before, next) = (take(&one, "a", LONG).await, take(&one, "b", LONG).await);
+        let grant_of = async |name| one.inspect(name).await.unwrap().map(|row| row.grant_id);
+        let of_next = grant_of("b").await;
+        let (a, b) = (db.bytes("a"), db.bytes("b"));
+        let passes = format!(
+            "UPDATE rowlock_lock SET grant_id = (SELECT t.grant_id FROM (SELECT grant_id FROM rowlock_lock WHERE name = {b}) t) WHERE name = {a}"
+        );
+        if db.one_writer() {
+            // Nothing tells that somebody waits for the file: the forced release comes after the change, and finds the next holder.
+            db.execute(&passes).await;
+            assert!(two.force_release("a").await.unwrap().is_some());
+            return;
+        }
+        let mut tx = db.lock_row("a").await;
+        tx.execute(&passes).await.unwrap();
+        let change = async {
+            eventually("the forced release waits", async || db.waiting().await == 1).await;
+            tx.commit().await.unwrap();
+        };
+        let (freed, ()) = tokio::join!(two.force_release("a"), change);
+        assert!(freed.unwrap().is_none());
+        assert_eq!(grant_of("a").await, of_next);
+        assert!(next.is_held() && two.force_release("a").await.unwrap().is_some());
     }
 
     async fn many_releases_share_statements_and_each_gets_its_own_answer(db: &Db) {

@@ -139,6 +139,8 @@ STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
     l.session_id = NULL";
 
+const SEEN: &str = "SELECT grant_id FROM rowlock_lock WHERE name = ?";
+
 /// Locks the row of a name that has a grant, or whose row is damaged.
 const LOCK_HELD: &str = concat!(
     "
@@ -146,7 +148,7 @@ SELECT",
     row_columns!("SYSDATE(6)"),
     "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ? AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL)
+WHERE l.name = ? AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL) AND l.grant_id <=> ?
 FOR UPDATE"
 );
 
@@ -300,22 +302,30 @@ impl LeaseStore for MySqlConnection {
         name: &Name,
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
+        let seen: Option<Option<Vec<u8>>> = sqlx::query_scalar(SEEN)
+            .bind(name.as_bytes())
+            .fetch_optional(&mut *self)
+            .await?;
         let mut tx = sqlx::Connection::begin(self).await?;
         let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
             .bind(name.as_bytes())
+            .bind(seen.flatten())
             .fetch_optional(&mut *tx)
             .await?;
+        let Some(held) = held.map(LockRow::from) else {
+            tx.rollback().await?;
+            return Ok(None);
+        };
         sqlx::query(FREE)
             .bind(name.as_bytes())
             .execute(&mut *tx)
             .await?;
-        let held = held.map(LockRow::from);
         sqlx::query(FORCED)
-            .bind(held.as_ref().and_then(|row| row.session))
+            .bind(held.session)
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(held)
+        Ok(Some(held))
     }
 }
 

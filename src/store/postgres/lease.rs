@@ -173,11 +173,13 @@ LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
 /// Waits for the row, because the caller of a forced release wants it done.
+/// After a wait for the row, the subquery still has what the statement saw at its begin.
 const FORCE_RELEASE: &str = concat!(
     "
 WITH held AS (
     SELECT * FROM rowlock_lock
     WHERE name = $1 AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)
+      AND grant_id IS NOT DISTINCT FROM (SELECT seen.grant_id FROM rowlock_lock seen WHERE seen.name = $1)
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l

@@ -118,6 +118,8 @@ WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
   AND waiters = 0";
 
+const SEEN: &str = "SELECT grant_id FROM rowlock_lock WHERE name = ?1";
+
 /// A row with a grant, live or expired, or a damaged row.
 const HELD: &str = concat!(
     "
@@ -125,7 +127,7 @@ SELECT",
     row_columns!(),
     "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ?1 AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL)"
+WHERE l.name = ?1 AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL) AND l.grant_id IS ?2"
 );
 
 const FREE: &str = "
@@ -198,22 +200,30 @@ impl LeaseStore for SqliteConnection {
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let _turn = writers::turn().await;
+        let seen: Option<Option<Vec<u8>>> = sqlx::query_scalar(SEEN)
+            .bind(name.as_bytes())
+            .fetch_optional(&mut *self)
+            .await?;
         let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
         let held: Option<LockColumns> = sqlx::query_as(HELD)
             .bind(name.as_bytes())
+            .bind(seen.flatten())
             .fetch_optional(&mut *tx)
             .await?;
+        let Some(held) = held.map(LockRow::from) else {
+            tx.rollback().await?;
+            return Ok(None);
+        };
         sqlx::query(FREE)
             .bind(name.as_bytes())
             .execute(&mut *tx)
             .await?;
-        let held = held.map(LockRow::from);
         sqlx::query(FORCED)
-            .bind(held.as_ref().and_then(|row| row.session))
+            .bind(held.session)
             .execute(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(held)
+        Ok(Some(held))
     }
 }
 
