@@ -66,9 +66,10 @@ impl fmt::Display for Error {
                 grants,
             } => write!(
                 f,
-                "{doing} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
+                "{} on {target}: this user lacks a right ({cause}); rowlock needs SELECT, INSERT, UPDATE and DELETE on its \
                  tables, as an administrator grants them after `rowlock migrate` has made the tables (to the user that runs the \
-                 transaction, if that is not the client's; on MySQL and MariaDB with the account's own host for `%`): {grants}"
+                 transaction, if that is not the client's; on MySQL and MariaDB with the account's own host for `%`): {grants}",
+                alone(doing)
             ),
             Self::ServerTooOld {
                 target,
@@ -288,9 +289,16 @@ impl fmt::Display for Error {
                 doing,
                 target,
                 cause,
-            } => write!(f, "{doing} on {target} failed: {cause}"),
+            } => write!(f, "{} on {target} failed: {cause}", alone(doing)),
         }
     }
+}
+
+/// What was done, without the word that leads to what it was done to.
+fn alone(doing: &str) -> &str {
+    let object = |word| doing.strip_suffix(word);
+    let verb = [" of", " for", " in"].into_iter().find_map(object);
+    verb.unwrap_or(doing)
 }
 
 /// A duration for people: `Duration` prints zero as 0ns.
@@ -315,6 +323,25 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_verb_stands_alone_before_the_target() {
+        for (doing, says) in [
+            ("keep a step of", "keep a step on sqlite:a failed: x"),
+            (
+                "issue a form token for",
+                "issue a form token on sqlite:a failed: x",
+            ),
+            ("renew", "renew on sqlite:a failed: x"),
+        ] {
+            let error = Error::Database {
+                doing,
+                target: "sqlite:a".into(),
+                cause: Cause::new(sqlx::Error::Protocol("x".into()), FaultKind::Other),
+            };
+            assert_eq!(error.to_string(), says);
+        }
+    }
 
     #[test]
     fn texts_of_others_stay_in_the_line_of_the_message() {
