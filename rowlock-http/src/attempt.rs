@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use crate::body::{Answer, BoxError, ResponseBody};
-use crate::collect::{Collected, collect, discard};
+use crate::collect::{Collected, again, collect, discard};
 use crate::ending::HANDLER;
 use crate::finality::Finality;
 use crate::fingerprint;
@@ -106,7 +106,7 @@ impl Asked {
         let received = Received::new(head, body.bytes.clone());
         let begun = self.begin(&received, &body, &task).await;
         let (head, bytes) = received.into_parts();
-        let request = Request::from_parts(head, B::from(bytes));
+        let request = Request::from_parts(head, again(bytes, body.trailers));
         let (attempt, _room) = match begun {
             Ok(Started::Mine(attempt, room)) => (attempt, room),
             Ok(Started::Done(response)) => return Ok(response),

@@ -1,6 +1,8 @@
 //! Reading the body of a request.
 
+use std::any::Any;
 use std::error::Error as StdError;
+use std::future::ready;
 use std::mem::take;
 use std::pin::Pin;
 use std::time::Duration;
@@ -9,7 +11,7 @@ use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http::header::EXPECT;
 use http_body::Body;
-use http_body_util::{BodyExt, LengthLimitError};
+use http_body_util::{BodyExt, Full, LengthLimitError};
 use rowlock::FingerprintPieces;
 use tokio::time::timeout;
 
@@ -24,6 +26,7 @@ const READ_ON_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Collected {
     pub(crate) bytes: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
     pub(crate) digest: FingerprintPieces,
 }
 
@@ -40,7 +43,7 @@ where
     // A frame that is alone is not copied. Several are, each as it comes: many small ones would take more room than the body, and keep the buffers
     // from which they were read.
     let (mut alone, mut all, mut length) = (Bytes::new(), Vec::new(), 0_u64);
-    let mut digest = FingerprintPieces::default();
+    let (mut digest, mut trailers) = (FingerprintPieces::default(), None);
     loop {
         // Frames may come without a pause. This lets other tasks run, and the time limit end the reading.
         tokio::task::consume_budget().await;
@@ -48,8 +51,13 @@ where
             break;
         };
         let frame = frame.map_err(|error| broken(error.into().as_ref(), limit))?;
-        let Some(mut data) = frame.into_data().ok().filter(Buf::has_remaining) else {
-            continue;
+        let mut data = match frame.into_data() {
+            Ok(data) if data.has_remaining() => data,
+            Ok(_) => continue,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
         };
         length += data.remaining() as u64;
         if too_large(length) {
@@ -65,7 +73,25 @@ where
         }
     }
     let bytes = if all.is_empty() { alone } else { all.into() };
-    Ok(Collected { bytes, digest })
+    Ok(Collected {
+        bytes,
+        trailers,
+        digest,
+    })
+}
+
+/// A body that has been read, for the handler. axum's body has room for trailers; whether another type has is not known.
+pub(crate) fn again<B>(bytes: Bytes, trailers: Option<HeaderMap>) -> B
+where
+    B: From<Bytes> + 'static,
+{
+    let Some(trailers) = trailers else {
+        return B::from(bytes);
+    };
+    let whole = Full::from(bytes.clone()).with_trailers(ready(Some(Ok(trailers))));
+    let mut whole = Some(axum::body::Body::new(whole));
+    let same = (&mut whole as &mut dyn Any).downcast_mut::<Option<B>>();
+    same.and_then(Option::take).unwrap_or_else(|| bytes.into())
 }
 
 /// Reads on before a refusal, within bounds. Many clients write their whole body before they read anything, and a server closes the connection of a body that
@@ -108,9 +134,10 @@ mod tests {
     use std::pin::pin;
     use std::sync::Arc;
 
-    use futures_util::stream;
+    use futures_util::{StreamExt as _, stream};
     use http_body::Frame;
     use http_body_util::StreamBody;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -121,6 +148,15 @@ mod tests {
         fn as_ref(&self) -> &[u8] {
             b"x"
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_does_not_wait_for_the_end_of_a_body() {
+        let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x")))]);
+        let silent = pin!(StreamBody::new(start.chain(stream::pending())));
+        let began = Instant::now();
+        discard(&HeaderMap::new(), silent).await;
+        assert_eq!(began.elapsed(), READ_ON_FOR);
     }
 
     #[tokio::test]

@@ -125,6 +125,27 @@
 //! events (`text/event-stream`). Do not put the layer around other endless streams: their head would never be sent. Compress
 //! outside of the layer. Before it refuses a request, it reads up to 16 MiB of its body for up to 10 seconds (not after `Expect: 100-continue`), for clients that write all before they read.
 //!
+//! For a handler, the layer makes a new body of the bytes that it has read: the type of the requests' bodies is `From<Bytes>`, as axum's is, which has the trailers of a request, too. hyper's own
+//! ([`Incoming`](https://docs.rs/hyper/latest/hyper/body/struct.Incoming.html)) is not. So without axum, a layer in front of this one changes the type:
+//!
+//! ```
+//! use axum::body::Body;
+//! use http::{Request, Response};
+//! use hyper::body::Incoming;
+//! use rowlock_http::IdempotencyLayer;
+//! use tower::ServiceBuilder;
+//!
+//! # async fn serve(layer: IdempotencyLayer, connection: tokio::net::TcpStream) -> Result<(), hyper::Error> {
+//! let service = ServiceBuilder::new()
+//!     .map_request(|request: Request<Incoming>| request.map(Body::new))
+//!     .layer(layer)
+//!     .service_fn(async |_: Request<Body>| Ok::<_, std::convert::Infallible>(Response::new(Body::from("paid"))));
+//! let service = hyper_util::service::TowerToHyperService::new(service);
+//! let connection = hyper_util::rt::TokioIo::new(connection);
+//! hyper::server::conn::http1::Builder::new().serve_connection(connection, service).await
+//! # }
+//! ```
+//!
 //! # Problems
 //!
 //! A response of the layer's own is `application/problem+json` (RFC 9457). Its `type` is a link to one of these headings.

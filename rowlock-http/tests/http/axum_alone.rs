@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::post;
+use http_body_util::BodyExt as _;
 use rowlock::RecordState;
+use rowlock_http::{IdempotencyLayer, Idempotent};
 use rowlock_test::eventually;
 
+use crate::framework::Run;
 use crate::raw;
 use crate::server::{Server, over_a_socket, send};
 
@@ -21,6 +27,28 @@ over_a_socket! {
         let again = send(server.pay("k", "201")).await;
         assert_eq!(again.is_problem(410, "response-not-kept")["original_status"], 200);
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
+    }
+
+    async fn the_trailers_of_a_request_reach_its_handler() {
+        let handler = async |once: Option<Idempotent>, request: Request| {
+            let body = request.into_body().collect().await.unwrap();
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            format!("{} {trailers:?} {:?}", once.is_some(), body.to_bytes())
+        };
+        let routes = move |layer, _| Router::new().route("/pay", post(handler)).layer(layer);
+        for in_body in [false, true] {
+            // Without a key the layer reads the body, and hands the request on.
+            let set = |layer: IdempotencyLayer| {
+                if in_body { layer.key_in_json("$.id").required(false) } else { layer }
+            };
+            let server = Server::routed(|records| records, set, routes, Run::default()).await;
+            let head = String::from_utf8(raw::asking(&[b"\"k\""], &["trailer: x-digest"])).unwrap();
+            let head = head.split("content-length").next().unwrap();
+            let request = format!("{head}transfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\nx-digest: 4711\r\n\r\n");
+            let (status, answer) = raw::exchange(server.address, request.as_bytes()).await;
+            let expected = format!(r#"{} {{"x-digest": "4711"}} b"{{}}""#, !in_body);
+            assert!(status == 200 && answer.ends_with(&expected), "{answer}");
+        }
     }
 
     /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the lease.
