@@ -4,14 +4,12 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use multer::Multipart;
 use rowlock::{Fingerprint, FingerprintPieces};
 
-/// The digest of the parts in their order: of the name, the file name, the type and the bytes of each. `None`: the body is not
-/// `multipart/form-data`, or is malformed.
+/// The digest of the parts in their order: of the headers and the bytes of each. `None`: the body is not `multipart/form-data`, or is malformed.
 pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
     let content_type = head.headers.get(CONTENT_TYPE)?;
     let boundary = multer::parse_boundary(content_type.to_str().ok()?).ok()?;
@@ -21,17 +19,9 @@ pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
     while let Some(mut part) = multipart.next_field().await.ok()? {
         // All of it is there already. This lets other tasks run.
         tokio::task::consume_budget().await;
-        let bytes = |value: Option<&HeaderValue>| value.map(|value| value.as_bytes().to_vec());
-        let said = [
-            part.name().map(|name| name.as_bytes().to_vec()),
-            part.file_name().map(|name| name.as_bytes().to_vec()),
-            bytes(part.headers().get(CONTENT_TYPE)),
-        ];
-        for said in said {
-            all = match said {
-                Some(said) => all.part([1]).part(said),
-                None => all.part([0]),
-            };
+        all = all.part((part.headers().len() as u64).to_be_bytes());
+        for (name, value) in part.headers() {
+            all = all.part(name.as_str()).part(value.as_bytes());
         }
         let mut content = FingerprintPieces::new();
         while let Some(chunk) = part.chunk().await.ok()? {
@@ -74,6 +64,14 @@ mod tests {
             [parts[0], ("name=\"f\"", "2")],
             [parts[1], parts[0]],
             [("name=\"a\"\r\nContent-Type: text/html", "1"), parts[1]],
+            [("name=\"a\"\r\nContent-ID: 1", "1"), parts[1]],
+            [
+                parts[0],
+                (
+                    "name=\"f\"; filename=\"x.txt\"; filename*=UTF-8''y.txt",
+                    "2",
+                ),
+            ],
         ] {
             let other = of("AaB03x", &other).await;
             assert!(other.is_some() && other != one);
