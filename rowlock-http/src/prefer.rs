@@ -3,32 +3,38 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use sfv::{BareItem, Dictionary, ListEntry, Parser};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-/// So many preferences of a line are read one by one.
-const MOST: usize = 32;
-
-/// The wait that a request prefers. A preference that is not understood is ignored, as that section says. The field is read as the Dictionary that it is
-/// in practice (draft-ietf-httpbis-retrofit), its names in any case.
+/// The wait that a request prefers. A preference that is not understood is ignored. Of two, the first counts (section 2).
 pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
-    headers.get_all(PREFER).iter().find_map(|line| {
-        let line = line.as_bytes().to_ascii_lowercase();
-        // Of two, the first counts (section 2). In a Dictionary the last one would: so what is before it is read alone.
-        let commas = (0..line.len()).filter(|at| line[*at] == b',');
-        let wait = commas.take(MOST).chain([line.len()]).find_map(|end| {
-            let preferences: Dictionary = Parser::new(&line[..end]).parse().ok()?;
-            preferences.get("wait").cloned()
-        });
-        let Some(ListEntry::Item(wait)) = wait else {
-            return None;
-        };
-        let BareItem::Integer(seconds) = wait.bare_item else {
-            return None;
-        };
-        u64::try_from(seconds).ok().map(Duration::from_secs)
+    let mut lines = headers.get_all(PREFER).iter();
+    let seconds = lines.find_map(|line| preferences(line.as_bytes()).find_map(of_wait))?;
+    let is_number = seconds.iter().all(u8::is_ascii_digit);
+    let seconds = std::str::from_utf8(seconds).ok().filter(|_| is_number)?;
+    seconds.parse().ok().map(Duration::from_secs)
+}
+
+/// The parts between commas. A comma in quotes is text.
+fn preferences(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    line.split(move |byte| {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        match byte {
+            b'"' if !was_escaped => is_quoted = !is_quoted,
+            b'\\' if is_quoted => is_escaped = !was_escaped,
+            _ => {}
+        }
+        *byte == b',' && !is_quoted
     })
+}
+
+/// The value of `wait`, without parameters.
+fn of_wait(preference: &[u8]) -> Option<&[u8]> {
+    let preference = preference.split(|byte| *byte == b';').next()?;
+    let mut parts = preference.splitn(2, |byte| *byte == b'=');
+    let is_wait = parts.next()?.trim_ascii().eq_ignore_ascii_case(b"wait");
+    is_wait.then(|| parts.next().unwrap_or_default().trim_ascii())
 }
 
 #[cfg(test)]
@@ -54,6 +60,12 @@ mod tests {
             &["wait=10", "wait=20"],
             &["wait=10, wait=20"],
             &["foo=\"a, wait=20\", wait=10, wait=30"],
+            &["foo=\"a\\\", wait=20\", wait=10"],
+            &["wait = 10"],
+            &["WAIT=10 ; wait=20"],
+            &["respond-async; wait=20, wait=10"],
+            // No value of a Dictionary.
+            &["depth=5x, @, wait=10"],
         ] {
             assert_eq!(of(lines), Some(10), "{lines:?}");
         }
@@ -70,6 +82,10 @@ mod tests {
             "wait=\"10\"",
             "wait=ten",
             "respond-async",
+            "wait=+10",
+            "wait=x, wait=10",
+            "foo=\"open, wait=10",
+            "await=10",
         ] {
             assert_eq!(of(&[line]), None, "{line}");
         }
