@@ -112,9 +112,9 @@ pub(super) async fn handle<S, B>(
         return;
     };
     let (head, body) = call.into_parts();
-    if let Some(attempt) = head.extensions.get::<Idempotent>() {
-        request.extensions_mut().insert(attempt.clone());
-    }
+    let attempt = head.extensions.get::<Idempotent>().cloned();
+    // A layer outside of this one may have one, too.
+    let outer = attempt.and_then(|attempt| request.extensions_mut().insert(attempt));
     let request = ServiceRequest::from_parts(request, body.into_payload());
     let answer = span.in_scope(|| inner.call(request)).instrument(span);
     let answer = select! {
@@ -128,10 +128,14 @@ pub(super) async fn handle<S, B>(
             let (request, response) = answer.into_parts();
             // The attempt runs while somebody has it.
             let attempt = request.extensions_mut().remove::<Idempotent>();
-            if let Some(attempt) = attempt
-                && response.error().is_some_and(is_wrong_type)
-            {
-                attempt.nothing_happened();
+            if response.error().is_some_and(is_wrong_type) {
+                for attempt in [&attempt, &outer].into_iter().flatten() {
+                    attempt.nothing_happened();
+                }
+            }
+            drop(attempt);
+            if let Some(outer) = outer {
+                request.extensions_mut().insert(outer);
             }
             let _ = ends.send(request);
             send(response, reply).await;

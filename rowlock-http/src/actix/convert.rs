@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::http::{StatusCode, Version, header};
+use actix_web::test::TestRequest;
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
 use http::request::Parts;
@@ -32,6 +33,18 @@ pub(super) fn head(request: &HttpRequest) -> Result<Parts, http::Error> {
     let (mut head, ()) = head.into_parts();
     head.headers = headers(request.headers());
     Ok(head)
+}
+
+/// The head of a request, for one that is gone: actix-web wants a request for each response.
+pub(super) fn same(request: &HttpRequest) -> TestRequest {
+    let same = TestRequest::with_uri(&request.uri().to_string())
+        .method(request.method().clone())
+        .version(request.version());
+    let same = match request.peer_addr() {
+        Some(address) => same.peer_addr(address),
+        None => same,
+    };
+    (request.headers().iter()).fold(same, TestRequest::append_header)
 }
 
 /// Both versions of `http` allow the same names and values.

@@ -63,8 +63,8 @@
 //! As for tower: when the client hangs up, the handler goes on. A handler that is cut off ([`max_run`](crate::IdempotencyLayer::max_run),
 //! [`drain`](crate::IdempotencyLayer::drain)) is dropped at its next await point. An error that the handler returns counts by the response that actix-web makes of it.
 //!
-//! *The answer comes as an error*: if the handler was cut off or has panicked, or a middleware inside of this one returned an error, then the request is gone, and actix-web wants it for a response. So the layer's answer comes as an
-//! [`actix_web::Error`]: the client gets it as it is, but a middleware outside that adds headers to responses alone (CORS, for example) does not see it.
+//! Each answer is a response, which passes the middlewares outside (CORS, for example), also when the handler was cut off or has panicked, or a middleware inside of this one returned an error. Then the request is gone,
+//! and its response has another one for those middlewares: with the same method, URI, headers and peer, and without extensions.
 //!
 //! *The server stops*: actix-web's handlers are on threads of the server, and end with it, whether or not they are done; that is a crash to the layer. So drain the layer
 //! first, while the server still runs: switch its own signals off ([`HttpServer::disable_signals`](actix_web::HttpServer::disable_signals)), and on a signal call
@@ -82,7 +82,6 @@ use std::{fmt, io};
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
-use actix_web::error::InternalError;
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, rt};
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
@@ -214,6 +213,7 @@ where
             }
             Ok(Some(asked)) => Box::pin(async move {
                 let (request, payload) = request.into_parts();
+                let same = convert::same(&request);
                 let (chunks, body) = mpsc::channel(AHEAD);
                 rt::spawn(bridge::feed(payload, chunks));
                 let (calls, called) = oneshot::channel();
@@ -224,21 +224,13 @@ where
                 let answer = asked.answer(bridge, Request::from_parts(head, body)).await;
                 let answer =
                     answer.unwrap_or_else(|_| settings.response(&Problem::HandlerPanicked));
-                let answer = convert::response(answer);
-                match ended.await {
-                    Ok(request) => Ok(ServiceResponse::new(request, answer)),
-                    // The handler has the request, and was cut off or has failed.
-                    Err(_) => Err(InternalError::from_response(NoRequest, answer).into()),
-                }
+                // If the handler was cut off or has failed, its request has gone with it.
+                let request = ended.await.unwrap_or_else(|_| same.to_http_request());
+                Ok(ServiceResponse::new(request, convert::response(answer)))
             }),
         }
     }
 }
-
-/// Why a response comes as an error: actix-web needs no request for that.
-#[derive(Debug, thiserror::Error)]
-#[error("the handler did not return its request")]
-struct NoRequest;
 
 /// The attempt of this request, for handlers inside of an [`IdempotencyMiddleware`]. Take `Option<Idempotent>` where a request may have no key.
 impl FromRequest for Idempotent {

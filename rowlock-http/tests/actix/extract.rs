@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, MessageBody};
+use actix_web::dev::{Service as _, ServiceResponse};
+use actix_web::error::ErrorConflict;
+use actix_web::http::header::HeaderName;
+use actix_web::middleware::DefaultHeaders;
 use actix_web::web::{self, Bytes};
 use rowlock::{Idempotency, RecordState};
 use rowlock_http::actix::{IdempotencyMiddleware, into_response};
@@ -108,6 +112,48 @@ fn nested(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConf
     config.service(outer.service(inner));
 }
 
+/// A middleware outside says whose request it answers.
+fn failures(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let layer = layer.max_run(Duration::from_millis(300));
+    let outside = DefaultHeaders::new().add(("x-outside", "yes"));
+    let refuses = web::resource("/refuses")
+        .route(web::post().to(async || "paid"))
+        .wrap_fn(|_, _| ready(Err::<ServiceResponse, _>(ErrorConflict("no"))));
+    let all = web::scope("")
+        .service(refuses)
+        .route(
+            "/panics",
+            web::post().to(async || -> &str { panic!("as was asked") }),
+        )
+        .route("/hangs", web::post().to(std::future::pending::<&str>))
+        .wrap(IdempotencyMiddleware::new(layer))
+        .wrap(outside)
+        .wrap_fn(|request, service| {
+            let answer = service.call(request);
+            async move {
+                let mut answer = answer.await?;
+                let request = answer.request();
+                let origin = request.headers().get("origin").unwrap().to_str().unwrap();
+                let said = format!("{} {} {origin}", request.method(), request.uri());
+                let headers = answer.headers_mut();
+                headers.insert(HeaderName::from_static("x-asked"), said.parse().unwrap());
+                Ok(answer)
+            }
+        });
+    config.service(all);
+}
+
+/// The service inside has records of its own.
+fn two_records(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
+    let read = async |_: web::Json<serde_json::Value>, once: Idempotent| once.record().to_string();
+    let inner = IdempotencyMiddleware::new(layer.clone().service("payments"));
+    let inner = web::resource("/json")
+        .wrap(inner)
+        .route(web::post().to(read));
+    let outer = IdempotencyMiddleware::new(layer.service("gateway"));
+    config.service(web::scope("").wrap(outer).service(inner));
+}
+
 fn json(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
     type Json = web::Json<serde_json::Value>;
     let read = async |_: Json| "read";
@@ -116,6 +162,7 @@ fn json(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig
     config.service(
         web::scope("")
             .wrap(IdempotencyMiddleware::new(layer))
+            .app_data(web::JsonConfig::default().limit(10))
             .route("/json", web::post().to(read))
             .route("/form", web::post().to(form))
             .route("/own", web::post().to(own)),
@@ -288,6 +335,46 @@ over_a_socket! {
             first.is_new(400);
             ask(path, "application/json", body).await.is_replay_of(&first);
         }
+    }
+
+    async fn a_body_over_the_limit_of_an_extractor_frees_the_key() {
+        let server = server(json).await;
+        let ask = async |body: &'static str| {
+            let request = server.request("POST", "/json").header("x-user", "ann");
+            let request = request.header("idempotency-key", "\"k\"").header("content-type", "application/json");
+            send(request.body(body)).await
+        };
+        ask("[1,2,3,4,5,6]").await.is_new(413);
+        assert_eq!(server.record("k").await.unwrap().state, RecordState::Free);
+        let first = ask("[1,2]").await;
+        first.is_new(200);
+        ask("[1,2]").await.is_replay_of(&first);
+    }
+
+    async fn every_answer_passes_the_middlewares_outside() {
+        let server = server(failures).await;
+        for (path, status) in [("/panics", 500), ("/hangs", 503), ("/refuses", 409)] {
+            let request = server.request("POST", path).header("x-user", "ann");
+            let request = request.header("idempotency-key", format!("\"{path}\""));
+            let answer = send(request.header("origin", "https://shop.example")).await;
+            assert_eq!((answer.status, answer.header("x-outside")), (status, Some("yes")), "{answer:?}");
+            let asked = format!("POST {path} https://shop.example");
+            assert_eq!(answer.header("x-asked"), Some(&*asked));
+        }
+    }
+
+    async fn a_layer_inside_of_another_one_leaves_its_attempt_alone() {
+        let server = server(two_records).await;
+        let ask = async |content_type: &'static str| {
+            let request = server.request("POST", "/json").header("x-user", "ann").body("{}");
+            let request = request.header("idempotency-key", "\"k\"");
+            send(request.header("content-type", content_type)).await
+        };
+        // Neither of them keeps it.
+        ask("text/plain").await.is_new(400);
+        let first = ask("application/json").await;
+        assert!(first.is_new(200).text().contains("@payments"), "{first:?}");
+        ask("application/json").await.is_replay_of(&first);
     }
 
     async fn a_layer_inside_of_the_same_layer_is_told_from_a_request_that_runs() {
