@@ -224,12 +224,10 @@ impl IdempotencyGuard {
         E: From<Error>,
     {
         let running = self.enter(step)?;
+        let of = || format!("the step {step} of {}", self.record());
         let ask = match self.begin_step(&running, repeat).await? {
             StepToDo::Fresh(ask) => ask,
-            StepToDo::Done(outcome) => {
-                let of = format!("the step {step} of {}", self.record());
-                return Ok(outcome.parse_json_of(of)?);
-            }
+            StepToDo::Done(outcome) => return Ok(outcome.parse_json_of(of())?),
         };
         let result = match work.await {
             Ok(result) => result,
@@ -243,7 +241,7 @@ impl IdempotencyGuard {
                 return Err(error);
             }
         };
-        let outcome = Outcome::json(&result)?;
+        let outcome = Outcome::json_of(&result, of())?;
         let size = outcome.bytes().len();
         self.bounds.check("the result of the step", size)?;
         if repeat == Repeat::Never {

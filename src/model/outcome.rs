@@ -57,6 +57,16 @@ impl Outcome {
         Ok(Self::kept("application/json", bytes))
     }
 
+    /// As [`json`](Self::json). The error says whose result it is, and that the work is done.
+    pub(crate) fn json_of(value: &impl Serialize, of: impl fmt::Display) -> Result<Self, Error> {
+        Self::json(value).map_err(|error| match error {
+            Error::Json { detail } => Error::Json {
+                detail: format!("the result of {of}, which has run: {detail}"),
+            },
+            other => other,
+        })
+    }
+
     /// An outcome without bytes, for work whose only result is that it happened.
     #[must_use]
     pub fn empty() -> Self {

@@ -1,6 +1,7 @@
 //! Steps: each effect on another server happens once for a key, over all attempts.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Outcome, RecordState, Rowlock, StepFailed};
@@ -242,6 +243,31 @@ on_every_engine! {
         }
         assert_eq!(guard.step("rate", async { Ok::<_, Error>(Some(0.5)) }).await.unwrap(), Some(0.5));
         guard.release().await.unwrap();
+    }
+
+    /// Its work was done: it is not done again before somebody has looked.
+    async fn a_step_once_whose_result_cannot_be_kept_is_open(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().max_outcome(100);
+        for (key, rate) in [("nan", vec![f64::NAN]), ("large", vec![0.5; 100])] {
+            let guard = begin_new(&idempotency, key).await;
+            let (runs, rate) = (&AtomicU32::new(0), &rate);
+            for said in ["the result of the step", "the step \"rate\" must not be repeated"] {
+                let step = async {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, StepFailed<Error>>(rate.clone())
+                };
+                let error = guard.step_once("rate", step).await.unwrap_err().to_string();
+                assert!(error.contains(said), "{error}");
+            }
+            let done = guard.complete(&Outcome::empty()).await;
+            assert!(matches!(done, Err(Error::StepUnknown { .. })), "{done:?}");
+            drop(guard);
+            rowlock.flush().await;
+            let begun = begin(&idempotency, key).await;
+            assert!(matches!(&begun, Begun::Unknown(unknown) if unknown.step == "rate"), "{begun:?}");
+            assert_eq!(runs.load(Ordering::SeqCst), 1);
+        }
     }
 
     async fn a_kept_result_of_another_type_is_told_with_its_record_and_step(db: &Db) {
