@@ -105,6 +105,10 @@ impl Choice {
         };
         selected.look_through(value);
         selected.partly.insert(ptr::from_ref(value));
+        if values.is_empty() && self.which == Which::Only {
+            // A field that stands there twice may hide what the paths would select.
+            selected.take_apart(value);
+        }
         let mut text = String::new();
         self.write(raw, value, &selected, &mut text)?;
         Some(Chosen { values, text })
@@ -187,6 +191,12 @@ impl Selected {
             self.partly.insert(ptr::from_ref(value));
         }
         has || self.is_whole(value)
+    }
+
+    /// Has every object looked into.
+    fn take_apart(&mut self, value: &Value) {
+        self.partly.insert(ptr::from_ref(value));
+        inside(value).for_each(|inner| self.take_apart(inner));
     }
 
     fn is_whole(&self, value: &Value) -> bool {

@@ -65,7 +65,7 @@ impl IdempotencyLayer {
     ///
     /// The requests are then [events](Self::events), unless you say otherwise after this.
     ///
-    /// A body that is not JSON, a value of another type, and a field that stands twice in an object on the way to it, are [bad-key](crate#bad-key): parsers differ in which of two fields they take. A missing value, or `null`, is a missing key.
+    /// A body that is not JSON, a value of another type, and a field that stands twice in an object on the way to it (or, if there is no value, anywhere), are [bad-key](crate#bad-key): parsers differ in which of two fields they take. A missing value, or `null`, is a missing key.
     pub fn key_in_json(self, path: &str) -> Self {
         self.key_at(path).events(true)
     }
@@ -74,7 +74,7 @@ impl IdempotencyLayer {
     /// [`key_in_json`](Self::key_in_json) sets it).
     ///
     /// If an event was done, and its response is not kept (any more), a redelivery gets the status of that response, or 200 after the [retention](rowlock::Idempotency::retention), without a body and
-    /// with `Idempotent-Replayed: true`, instead of [expired](crate#expired) or [response-not-kept](crate#response-not-kept). Many senders stop to send to an endpoint that answers
+    /// with `Idempotent-Replayed: true`, instead of [expired](crate#expired) or [response-not-kept](crate#response-not-kept). (Also if the handler had refused the event: after the retention that is not known any more.) Many senders stop to send to an endpoint that answers
     /// 410, and all later events would be lost.
     ///
     /// Remember the keys for longer than the sender tries (often three days): after the retention and

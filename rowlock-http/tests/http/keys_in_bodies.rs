@@ -37,6 +37,25 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 0);
     }
 
+    /// Another parser may find a key where this one finds none.
+    async fn a_field_that_stands_twice_is_not_taken_for_a_missing_key() {
+        let server = Server::new(|layer| layer.key_in_json("$.a.b.id").required(false)).await;
+        for (body, status) in [
+            (r#"{"a":{"b":{"id":"k","id":"l"}}}"#, 400),
+            (r#"{"a":{"b":{"id":"k","id":null}}}"#, 400),
+            (r#"{"a":{"b":{"id":"k"},"b":{}}}"#, 400),
+            (r#"{"a":{"b":{"id":"k"}},"a":{}}"#, 400),
+            (r#"{"c":[{"a":1,"a":2}]}"#, 400),
+            (r#"{"a":{"b":{"c":1}},"b":{"c":[1,{"id":"k"}]}}"#, 201),
+            ("{}", 201),
+            ("[]", 201),
+        ] {
+            let answer = send(server.keyless("201").body(body)).await;
+            assert_eq!(answer.status, status, "{body}: {answer:?}");
+        }
+        assert_eq!(server.shop.runs(), 3);
+    }
+
     async fn several_keys_in_one_body_are_refused() {
         let server = Server::new(|layer| layer.key_in_json("$..id")).await;
         let answer = send(server.keyless("201").body(r#"{"id":"a","b":{"id":"c"}}"#)).await;
@@ -80,10 +99,14 @@ over_a_socket! {
             send(server.keyless(act).body(format!(r#"{{"id":"{id}"}}"#))).await
         };
         deliver("evt_1", "201").await.is_new(201);
+        let refused = deliver("evt_3", "422").await;
+        refused.is_new(422);
+        deliver("evt_3", "422").await.is_replay_of(&refused);
         let sql = "UPDATE rowlock_idempotency SET retain_until = 1";
-        assert_eq!(server.db.execute(sql).await, 1);
+        assert_eq!(server.db.execute(sql).await, 2);
         deliver("evt_2", "large 1001").await.is_new(200);
-        for id in ["evt_1", "evt_2"] {
+        // After the retention nothing tells a refusal from a success.
+        for id in ["evt_1", "evt_2", "evt_3"] {
             for _ in 0..2 {
                 let again = deliver(id, "201").await;
                 assert!(again.is_replay() && again.body.is_empty(), "{again:?}");
@@ -94,7 +117,7 @@ over_a_socket! {
         let sql = "UPDATE rowlock_idempotency SET outcome = CAST('402' AS BLOB) WHERE content_type LIKE '%not-kept'";
         assert_eq!(server.db.execute(sql).await, 1);
         assert_eq!(deliver("evt_2", "201").await.status, 402);
-        assert_eq!(server.shop.runs(), 2);
+        assert_eq!(server.shop.runs(), 3);
     }
 
     async fn a_key_that_is_too_long_is_told_in_bytes() {
