@@ -58,6 +58,14 @@ pub(crate) enum Senders {
     OfEvents,
 }
 
+/// Which outcomes are replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replayed {
+    All,
+    /// Those that the layer has sealed.
+    Sealed,
+}
+
 /// The attempts that run.
 #[derive(Debug, Clone)]
 pub(crate) struct Running {
@@ -112,6 +120,7 @@ pub(crate) struct Settings {
     pub(crate) finality: Option<Arc<finality::Hook>>,
     pub(crate) redact: Option<Arc<Redact>>,
     pub(crate) seal: Option<Seal>,
+    pub(crate) replayed: Replayed,
     pub(crate) server_error: ServerError,
     pub(crate) policy_url: Arc<str>,
     pub(crate) pace: Arc<Pace>,
@@ -154,6 +163,7 @@ impl Settings {
             finality: None,
             redact: None,
             seal: None,
+            replayed: Replayed::All,
             server_error: ServerError::default(),
             policy_url: "https://docs.rs/rowlock-http/latest/rowlock_http/index.html".into(),
             pace: Arc::default(),
@@ -212,6 +222,9 @@ impl Settings {
             if limit.is_some_and(|limit| !(1..=most).contains(&limit.most)) {
                 return refuse(setting, "1 at least is allowed");
             }
+        }
+        if self.replayed == Replayed::Sealed && self.seal.is_none() {
+            return refuse("sealed_only", "it needs a seal");
         }
         if self.methods.is_empty() {
             let reason = "name one at least: without any, every request passes untouched";

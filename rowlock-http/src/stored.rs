@@ -10,7 +10,7 @@ use rowlock::{Error, Outcome, RecordKey};
 use crate::body::{Ahead, ResponseBody};
 use crate::panics;
 use crate::problem::Problem;
-use crate::settings::Settings;
+use crate::settings::{Replayed, Settings};
 
 const MESSAGE: &str = "message/http";
 /// A message that the application has sealed.
@@ -134,6 +134,10 @@ pub(crate) fn replay(
     settings: &Settings,
 ) -> Result<Response<ResponseBody>, Problem> {
     let mut response = match outcome.content_type() {
+        other if settings.replayed == Replayed::Sealed && ![SEALED, NOT_KEPT].contains(&other) => {
+            tracing::error!(%record, "a kept response is not sealed, and the layer replays sealed ones only");
+            return Err(Problem::Damaged);
+        }
         MESSAGE => parse(&shared(outcome)).ok_or(Problem::Damaged)?,
         SEALED => {
             let seal = settings.seal.as_ref().ok_or_else(|| {

@@ -9,7 +9,7 @@ use super::{IdempotencyLayer, header_names};
 use crate::body::BoxError;
 use crate::finality::Finality;
 use crate::seal::Seal;
-use crate::settings::ServerError;
+use crate::settings::{Replayed, ServerError};
 
 impl IdempotencyLayer {
     /// The largest body of a response that the layer keeps, in bytes: at most the
@@ -109,5 +109,17 @@ impl IdempotencyLayer {
             open: Arc::new(move |record, bytes| open(record, bytes).map_err(Into::into)),
         };
         self.with(|settings| settings.seal = Some(seal))
+    }
+
+    /// Whether the layer replays only what is [sealed](Self::seal) (default: `false`). Anything else is [damaged](crate#damaged): a response that was kept before there was a seal, and a result that the handler has
+    /// recorded with the guard, or an operator or the reconcile hook has given. Otherwise who may write to the database could put any response there. When you introduce the seal, set this after a
+    /// [retention](rowlock::Idempotency::retention).
+    pub fn sealed_only(self, only: bool) -> Self {
+        let replayed = if only {
+            Replayed::Sealed
+        } else {
+            Replayed::All
+        };
+        self.with(|settings| settings.replayed = replayed)
     }
 }

@@ -62,6 +62,32 @@ over_a_socket! {
         assert_eq!(server.shop.runs(), 2);
     }
 
+    /// Who may write to the database could keep any response there.
+    async fn what_is_not_sealed_is_not_replayed_where_only_sealed_responses_are() {
+        let acts = ["201", "complete", "large 2000"];
+        for only in [false, true] {
+            let server = Server::new(|layer| seal(layer).sealed_only(only).max_response(1_000)).await;
+            for act in acts {
+                send(server.pay(act, act)).await;
+            }
+            server.db.execute("UPDATE rowlock_idempotency SET outcome = CAST('HTTP/1.1 201 Created' || char(13, 10, 13, 10) AS BLOB), \
+                               content_type = 'message/http' WHERE content_type LIKE '%sealed'").await;
+            for (act, replay) in [(acts[0], 201), (acts[1], 200)] {
+                let again = send(server.pay(act, act)).await;
+                if only {
+                    again.is_problem(500, "damaged");
+                } else {
+                    assert_eq!((again.status, again.is_replay()), (replay, true), "{again:?}");
+                }
+            }
+            // This says nothing that could be forged.
+            send(server.pay(acts[2], acts[2])).await.is_problem(410, "response-not-kept");
+            assert_eq!(server.shop.runs(), 3);
+        }
+        let server = Server::new(|layer| layer.sealed_only(true)).await;
+        send(server.pay("k", "201")).await.is_problem(500, "misconfigured");
+    }
+
     async fn what_cannot_be_sealed_is_not_kept() {
         let server = Server::new(|layer| {
             layer.seal(|_, _| Err("the key store is away"), |_, sealed| Ok::<_, Error>(sealed.to_vec()))
