@@ -323,23 +323,24 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Cause, FaultKind};
 
     #[test]
     fn a_verb_stands_alone_before_the_target() {
         for (doing, says) in [
-            ("keep a step of", "keep a step on sqlite:a failed: x"),
+            ("keep a step of", "keep a step on sqlite:a failed: "),
             (
                 "issue a form token for",
-                "issue a form token on sqlite:a failed: x",
+                "issue a form token on sqlite:a failed: ",
             ),
-            ("renew", "renew on sqlite:a failed: x"),
+            ("renew", "renew on sqlite:a failed: "),
         ] {
             let error = Error::Database {
                 doing,
                 target: "sqlite:a".into(),
-                cause: Cause::new(sqlx::Error::Protocol("x".into()), FaultKind::Other),
+                cause: Cause::new(sqlx::Error::PoolClosed, FaultKind::Other),
             };
-            assert_eq!(error.to_string(), says);
+            assert!(error.to_string().starts_with(says), "{error}");
         }
     }
 
