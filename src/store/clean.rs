@@ -2,13 +2,8 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use uuid::Uuid;
-
 use super::fault::Fault;
-use super::permit::PermitStore;
-use super::queue::{PassAsk, PassWhy, QueueStore};
-use crate::model::Name;
+use async_trait::async_trait;
 
 /// The verbs for cleaning.
 #[async_trait]
@@ -26,33 +21,8 @@ pub(crate) trait CleanStore {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault>;
 
     /// Removes at most `limit` of each kind: outcomes past their retention, with the results of their steps; records and form
-    /// tokens past their time; runs that began more than 400 days ago; sessions that have expired, after their locks are freed; waiters whose
-    /// sessions are gone. Skips locked rows, and records that are running, have an open step or are unknown.
+    /// tokens past their time; runs that began more than 400 days ago; sessions that have expired, after their locks are freed. Skips locked rows, and records that are running, have an open step or are unknown.
     async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
-}
-
-/// A waiter: its name, the name's capacity, and the grant that it waits for.
-pub(super) type Waiter = (Vec<u8>, i64, Uuid);
-
-/// The waiters leave their queues.
-pub(super) async fn leave(
-    store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
-    waiters: Vec<Waiter>,
-) -> Result<(), Fault> {
-    for (name, capacity, grant_id) in waiters {
-        let Some(name) = Name::from_bytes(&name) else {
-            continue;
-        };
-        let why = PassWhy::Left { grant_id, at: None };
-        let ask = PassAsk { name, why };
-        // A row that a transaction has locked is left to the next cleaning.
-        if capacity == 0 {
-            store.queue_pass(&ask).await?;
-        } else {
-            store.permit_pass(&ask).await?;
-        }
-    }
-    Ok(())
 }
 
 /// How long a lock row is kept after its last use. Not a whole number of weeks: a weekly job would ask for its row just when the

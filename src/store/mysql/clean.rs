@@ -9,7 +9,7 @@ use super::queue::transact;
 use super::record::{REMOVE, REMOVE_STEPS};
 use super::statement::{fill, hex, read_alone};
 use crate::model::{Name, RecordKey};
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, leave};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::MOST;
@@ -72,12 +72,6 @@ const REMOVE_LOCKS: &str = "
 DELETE l
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)";
-
-/// Nobody else removes them as long as their names have holders, or no other waiters.
-const DESERTED: &str = "
-SELECT l.name, l.capacity, w.grant_id FROM rowlock_waiter w JOIN rowlock_lock l ON l.name = w.name
-WHERE NOT EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = w.session_id)
-ORDER BY w.name, w.position LIMIT ?";
 
 #[async_trait]
 impl CleanStore for MySqlConnection {
@@ -146,11 +140,6 @@ impl CleanStore for MySqlConnection {
         self.deadlock_clean(limit).await?;
         self.run_clean(limit).await?;
         let sessions = self.session_sweep(limit).await?;
-        let deserted = sqlx::query_as(DESERTED)
-            .bind(limit)
-            .fetch_all(&mut *self)
-            .await?;
-        leave(self, deserted).await?;
         Ok(CleanedRows {
             outcomes,
             records,

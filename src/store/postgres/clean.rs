@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use super::lock_row::row_ends;
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, leave};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::PermitStore;
@@ -86,12 +86,6 @@ WITH seen AS MATERIALIZED (
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
        (SELECT name FROM seen ORDER BY name DESC LIMIT 1)";
 
-/// Nobody else removes them as long as their names have holders, or no other waiters.
-const DESERTED: &str = "
-SELECT l.name, l.capacity, w.grant_id FROM rowlock_waiter w JOIN rowlock_lock l ON l.name = w.name
-WHERE NOT EXISTS (SELECT FROM rowlock_session s WHERE s.id = w.session_id)
-ORDER BY w.name, w.position LIMIT $1";
-
 #[async_trait]
 impl CleanStore for PgConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
@@ -130,11 +124,6 @@ impl CleanStore for PgConnection {
         self.deadlock_clean(limit).await?;
         self.run_clean(limit).await?;
         let sessions = self.session_sweep(limit).await?;
-        let deserted = query_as(DESERTED)
-            .bind(i64::from(limit))
-            .fetch_all(&mut *self)
-            .await?;
-        leave(self, deserted).await?;
         Ok(CleanedRows {
             outcomes: outcomes.unsigned_abs(),
             records: records.unsigned_abs(),

@@ -35,7 +35,6 @@ macro_rules! queue_cases {
                 a_take_gets_a_name_whose_waiters_have_died
                 a_barging_take_does
                 no_row_with_waiters_is_cleaned
-                waiters_whose_session_is_gone_are_cleaned
                 live_waiters_are_listed
             }
             exchange {
@@ -87,7 +86,6 @@ macro_rules! queue_cases {
                 a_permit_that_ends_with_its_session_gets_no_weight
                 no_name_with_permits_is_cleaned
                 a_name_whose_holders_have_crashed_is_cleaned
-                a_waiter_whose_session_is_gone_leaves
                 a_change_of_the_capacity_is_a_use
                 a_transaction_takes_no_name_of_another_kind
                 a_damaged_capacity_is_no_kind

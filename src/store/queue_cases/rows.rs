@@ -155,24 +155,6 @@ pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {
     client.check().await;
 }
 
-/// Nobody passes the name on: it is held, and nobody else waits.
-pub(crate) async fn waiters_whose_session_is_gone_are_cleaned<P: Place>(place: &P) {
-    let mut client = Client::new(place).await;
-    let mut dead = Client::new(place).await;
-    for name in ["a", "b"] {
-        client.hold(name).await;
-        dead.wait(name).await;
-    }
-    client.wait("b").await;
-    dead.expire().await;
-    for _ in 0..2 {
-        client.conn.clean(10).await.unwrap();
-        assert_eq!(client.row("a").await.waiters, 0);
-        assert_eq!(client.row("b").await.waiters, 1);
-    }
-    client.check().await;
-}
-
 pub(crate) async fn live_waiters_are_listed<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut dead = Client::new(place).await;

@@ -8,7 +8,7 @@ use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
 use super::writing::in_a_transaction;
 use crate::model::Name;
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, leave};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::PermitStore;
@@ -73,12 +73,6 @@ WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
         AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
        OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";
 
-/// Nobody else removes them as long as their names have holders, or no other waiters.
-const DESERTED: &str = "
-SELECT l.name, l.capacity, w.grant_id FROM rowlock_waiter w JOIN rowlock_lock l ON l.name = w.name
-WHERE NOT EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = w.session_id)
-ORDER BY w.name, w.position LIMIT ?1";
-
 #[async_trait]
 impl CleanStore for SqliteConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
@@ -138,11 +132,6 @@ impl CleanStore for SqliteConnection {
         self.deadlock_clean(limit).await?;
         self.run_clean(limit).await?;
         cleaned.sessions = self.session_sweep(limit).await?;
-        let deserted = sqlx::query_as(DESERTED)
-            .bind(limit)
-            .fetch_all(&mut *self)
-            .await?;
-        leave(self, deserted).await?;
         Ok(cleaned)
     }
 }

@@ -106,16 +106,6 @@ pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place
     assert_eq!((client.used().await, client.rows().await), ([1, 1], 2));
 }
 
-pub(crate) async fn a_waiter_whose_session_is_gone_leaves<P: Place>(place: &P) {
-    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
-    let _ = client.permit(TWO, 2).await;
-    let _ = dies.waits(TWO, 1).await;
-    dies.expire().await;
-    client.conn.clean(10).await.unwrap();
-    assert_eq!(client.row("a").await.waiters, 0);
-    client.check().await;
-}
-
 pub(crate) async fn a_change_of_the_capacity_is_a_use<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
