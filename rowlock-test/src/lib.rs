@@ -46,7 +46,7 @@ pub use proxy::{Mode, Proxy, renewals_are_connected, through_proxy, through_read
 pub use queue::{Waiting, join, join_with, queue_is, queue_of, release, turns, waiters};
 pub use servers::{Commits, Own, servers};
 pub use stripes::{Stock, Striped};
-pub use trials::{lone_trial, trial};
+pub use trials::{list_trial, lone_trial, trial};
 pub use tx::Tx;
 pub use urls::{as_user, variable, with_database};
 

@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rowlock::Rowlock;
+use rowlock::{Error, Rowlock};
 use rowlock_test::{App, Db, patience};
 
-use crate::{alone, in_tx};
+use crate::{alone, in_tx, said};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
@@ -41,16 +41,23 @@ steps! {
 
 /// Calls all verbs on the database. Returns what did not go as it should: the step, and what it said.
 pub(crate) async fn exercise(db: Db, app: App) -> (Db, Vec<String>) {
-    let connected = async {
-        (
-            Rowlock::connect(&db.url).await,
-            Rowlock::connect(&db.url).await,
-        )
-    };
-    let (one, two) = match connected.await {
+    let one = Rowlock::connect(&db.url).await;
+    let two = Rowlock::connect(&db.url).await;
+    exercise_by(db, app, one, two).await
+}
+
+/// The same by these two clients.
+pub(crate) async fn exercise_by(
+    db: Db,
+    app: App,
+    one: Result<Rowlock, Error>,
+    two: Result<Rowlock, Error>,
+) -> (Db, Vec<String>) {
+    let (one, two) = match (one, two) {
         (Ok(one), Ok(two)) => (one, two),
         (Err(error), _) | (_, Err(error)) => return (db, vec![format!("connect: {error}")]),
     };
+    let client = two.clone();
     let shop = Arc::new(Shop { db, app, one, two });
     let mut wrong = Vec::new();
     for (name, step) in STEPS {
@@ -60,10 +67,9 @@ pub(crate) async fn exercise(db: Db, app: App) -> (Db, Vec<String>) {
             limited.await.expect("it ends");
         });
         if let Err(panic) = done.await {
-            let panic = panic.into_panic();
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            wrong.push(format!("{name}: {}", text.unwrap_or_default()));
+            wrong.push(format!("{name}: {}", said(panic)));
+            // The next steps need none.
+            let _ = client.end_quarantine().await;
         }
     }
     let shop = Arc::into_inner(shop).expect("all steps have ended");

@@ -183,7 +183,8 @@ fn session(operation_timeout: Duration) -> String {
          SET autocommit = 1, completion_type = 0, innodb_lock_wait_timeout = {wait}, timestamp = DEFAULT, \
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_auto_is_null = 0, \
              sql_select_limit = 18446744073709551615, sql_big_selects = 1, group_concat_max_len = 1073741824, \
-             max_sort_length = 1024, unique_checks = 1, foreign_key_checks = 1 \
+             max_sort_length = 1024, sort_buffer_size = 2097152, tmp_table_size = 16777216, \
+             max_heap_table_size = 16777216, unique_checks = 1, foreign_key_checks = 1 \
              /*!80000 , max_execution_time = 0 */ /*M! , max_statement_time = 0, check_constraint_checks = 1 */"
     )
 }

@@ -31,6 +31,10 @@ fn of(number: u16, state: &str, message: &str) -> FaultKind {
     if number == 1180 && is_of_engine(message, 149) {
         return FaultKind::Deadlock;
     }
+    // MariaDB gives a limit of the session's the number of `read_only`.
+    if number == 1290 && message.contains("max-session-mem-used") {
+        return FaultKind::Other;
+    }
     match of_number(number) {
         FaultKind::Other => of_state(state),
         kind => kind,
@@ -273,6 +277,18 @@ mod tests {
         assert_eq!(of(1180, "HY000", lost), FaultKind::Deadlock);
         let disk = "Got error 28 - 'No space left on device' during COMMIT of 149 rows";
         assert_eq!(of(1180, "HY000", disk), FaultKind::Disconnected);
+    }
+
+    #[test]
+    fn a_session_without_memory_is_not_on_a_server_that_only_reads() {
+        let option = |option| {
+            let said = format!(
+                "The MariaDB server is running with the --{option} option so it cannot execute this statement"
+            );
+            of(1290, "HY000", &said)
+        };
+        assert_eq!(option("read-only"), FaultKind::ReadOnly);
+        assert_eq!(option("max-session-mem-used=8192"), FaultKind::Other);
     }
 
     #[test]

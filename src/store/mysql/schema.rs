@@ -122,7 +122,8 @@ impl SchemaStore for MySqlConnection {
     }
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {
-        let rows = read_alone(self, "SELECT id FROM rowlock_database").await?;
+        // Also on a connection of the application's.
+        let rows = read_alone(self, "SELECT id FROM rowlock_database LIMIT 1").await?;
         Ok(rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?)
     }
 }

@@ -195,6 +195,8 @@ impl Sqlite {
         let options = self.options.clone().busy_timeout(operation_timeout * 4 / 5);
         // SQLite's thread need not wait for us between the rows of a batch.
         let options = options.row_buffer_size(ROWS);
+        // The pool may be one for readers.
+        let options = options.pragma("query_only", "0");
         let mut conn = options.connect().await?;
         if self.path().is_some() {
             check_locking(&mut conn).await?;
