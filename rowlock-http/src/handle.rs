@@ -32,6 +32,8 @@ struct Inner {
     guard: IdempotencyGuard,
     settings: Arc<Settings>,
     nothing_happened: AtomicBool,
+    /// A transaction with the response is known to be committed.
+    committed: AtomicBool,
     answer: Mutex<Answer>,
     task: WeakTask,
 }
@@ -51,6 +53,7 @@ impl Idempotent {
             guard,
             settings: Arc::clone(settings),
             nothing_happened: AtomicBool::new(false),
+            committed: AtomicBool::new(false),
             answer: Mutex::default(),
             task: task.downgrade(),
         }))
@@ -59,6 +62,14 @@ impl Idempotent {
     /// Whether the handler itself has ended the attempt.
     pub(crate) fn is_settled(&self) -> bool {
         self.0.guard.is_completed_in_tx() || self.0.guard.has_ended()
+    }
+
+    pub(crate) fn has_committed(&self) {
+        self.0.committed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_committed(&self) -> bool {
+        self.0.committed.load(Ordering::Acquire)
     }
 
     pub(crate) fn settings(&self) -> &Arc<Settings> {

@@ -60,10 +60,10 @@ impl Idempotent {
             let response = self.complete_in(&mut tx, response.into_response());
             Ok(response.await?)
         };
-        // By an earlier transaction. What has become of that one is not for this one to say.
-        let is_recorded = self.is_completed_in_tx();
         let kept = retry.run_then(pool, work, record).await;
-        if kept.is_err() && !is_recorded {
+        if kept.is_ok() {
+            self.has_committed();
+        } else if !self.is_committed() {
             // Nothing is recorded; or it is not known, and then only the database decides whether the handler's response can be.
             self.completion_did_not_commit();
         }

@@ -240,8 +240,7 @@
 //!
 //! ## damaged
 //!
-//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the response, or panicked, or it is not sealed
-//! ([`sealed_only`](IdempotencyLayer::sealed_only)). An operator repairs it.
+//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the response, or panicked. The request was done. An operator repairs the record.
 //!
 //! ## misconfigured
 //!

@@ -100,9 +100,12 @@ pub(crate) fn text_at(json: &[u8], at: &Choice) -> Result<Option<String>, String
     let chosen = at.select(json, &body).ok_or(
         "The key is ambiguous: an object in the body has the same field twice. Or the body is nested too deeply.",
     )?;
+    let several = || format!("{at} of the body must be one value.");
     let mut selected = chosen.values.into_iter();
     let text = match selected.next() {
-        None | Some(Value::Null) => return Ok(None),
+        None => return Ok(None),
+        Some(Value::Null) if selected.len() == 0 => return Ok(None),
+        Some(Value::Null) => return Err(several()),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Number(number)) if number.is_i64() || number.is_u64() => number.to_string(),
         Some(_) => {
@@ -113,6 +116,6 @@ pub(crate) fn text_at(json: &[u8], at: &Choice) -> Result<Option<String>, String
     };
     match selected.next() {
         None => Ok(Some(text)),
-        Some(_) => Err(format!("{at} of the body must be one value.")),
+        Some(_) => Err(several()),
     }
 }

@@ -136,7 +136,7 @@ pub(crate) fn replay(
     let mut response = match outcome.content_type() {
         other if settings.replayed == Replayed::Sealed && ![SEALED, NOT_KEPT].contains(&other) => {
             tracing::error!(%record, "a kept response is not sealed, and the layer replays sealed ones only");
-            return Err(Problem::Damaged);
+            return Err(Problem::ResponseNotKept { status: None });
         }
         MESSAGE => parse(&shared(outcome)).ok_or(Problem::Damaged)?,
         SEALED => {

@@ -174,10 +174,10 @@ impl IdempotencyGuard {
     }
 
     pub(super) async fn not_done(&self, running: &Running<'_>) -> Result<(), Error> {
-        if running.is_unkept() {
+        if running.has_result() {
             return Err(Error::NotDecided {
                 record: self.record().clone(),
-                reason: "the step returned a result in this attempt, which is not in the database yet: call the step again",
+                reason: "the step returned a result in this attempt, which is not in the database: call the step again, or report its result with `step_happened`",
             });
         }
         if let Some(ask) = self.ask_of_open(running) {
@@ -241,6 +241,9 @@ impl IdempotencyGuard {
                 return Err(error);
             }
         };
+        if repeat == Repeat::Never {
+            self.steps.state().has_result = true;
+        }
         let outcome = Outcome::json_of(&result, of())?;
         let size = outcome.bytes().len();
         self.bounds.check("the result of the step", size)?;
@@ -276,7 +279,7 @@ impl IdempotencyGuard {
     ) -> Result<StepToDo, Error> {
         self.check_running("begin a step of")?;
         if repeat == Repeat::Never
-            && running.is_unkept()
+            && running.has_result()
             && let Some(outcome) = self.keep_known().await?
         {
             return Ok(StepToDo::Done(outcome));
@@ -329,6 +332,7 @@ impl IdempotencyGuard {
         let mut state = self.steps.state();
         state.open = begun;
         state.unkept = None;
+        state.has_result = false;
         state.is_whole = false;
     }
 

@@ -17,6 +17,8 @@ pub(super) struct State {
     pub(super) open: Option<(Arc<str>, i32)>,
     /// The result of the open step, which this attempt knows, and could not record yet.
     pub(super) unkept: Option<Outcome>,
+    /// The work of the open step has returned a result in this attempt, which can perhaps not be kept.
+    pub(super) has_result: bool,
     /// The open step is the whole work: the outcome of the attempt is its result.
     pub(super) is_whole: bool,
 }
@@ -56,11 +58,11 @@ impl Running<'_> {
         self.steps.state().open.clone()
     }
 
-    /// Whether the running step is open although this attempt knows its result.
-    pub(super) fn is_unkept(&self) -> bool {
+    /// Whether the running step is open although its work has returned a result in this attempt.
+    pub(super) fn has_result(&self) -> bool {
         let state = self.steps.state();
         let begun = state.open.as_ref().map(|(begun, _)| begun);
-        state.unkept.is_some() && begun == Some(&self.step)
+        state.has_result && begun == Some(&self.step)
     }
 
     /// The number for the next step that begins.

@@ -262,6 +262,8 @@ on_every_engine! {
             }
             let done = guard.complete(&Outcome::empty()).await;
             assert!(matches!(done, Err(Error::StepUnknown { .. })), "{done:?}");
+            let not_done = guard.step_not_done("rate").await;
+            assert!(matches!(not_done, Err(Error::NotDecided { .. })), "{not_done:?}");
             drop(guard);
             rowlock.flush().await;
             let begun = begin(&idempotency, key).await;

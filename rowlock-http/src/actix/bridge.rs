@@ -114,7 +114,7 @@ pub(super) async fn handle<S, B>(
     let (head, body) = call.into_parts();
     let attempt = head.extensions.get::<Idempotent>().cloned();
     // A layer outside of this one may have one, too.
-    let outer = attempt.and_then(|attempt| request.extensions_mut().insert(attempt));
+    let outer = (attempt.clone()).and_then(|attempt| request.extensions_mut().insert(attempt));
     let request = ServiceRequest::from_parts(request, body.into_payload());
     let answer = span.in_scope(|| inner.call(request)).instrument(span);
     let answer = select! {
@@ -126,14 +126,11 @@ pub(super) async fn handle<S, B>(
     match answer {
         Ok(answer) => {
             let (request, response) = answer.into_parts();
-            // The attempt runs while somebody has it.
-            let attempt = request.extensions_mut().remove::<Idempotent>();
             if response.error().is_some_and(is_wrong_type) {
-                for attempt in [&attempt, &outer].into_iter().flatten() {
-                    attempt.nothing_happened();
-                }
+                nothing_happened([&attempt, &outer]);
             }
-            drop(attempt);
+            // The attempt runs while somebody has it.
+            drop((attempt, request.extensions_mut().remove::<Idempotent>()));
             if let Some(outer) = outer {
                 request.extensions_mut().insert(outer);
             }
@@ -141,9 +138,20 @@ pub(super) async fn handle<S, B>(
             send(response, reply).await;
         }
         Err(error) => {
-            drop(ends);
+            // The request has gone with the handler, or with a middleware that has extracted before it.
+            if is_wrong_type(&error) {
+                nothing_happened([&attempt, &outer]);
+            }
+            drop((attempt, ends));
             send(error.error_response(), reply).await;
         }
+    }
+}
+
+/// The retry may send another Content-Type.
+fn nothing_happened(attempts: [&Option<Idempotent>; 2]) {
+    for attempt in attempts.into_iter().flatten() {
+        attempt.nothing_happened();
     }
 }
 

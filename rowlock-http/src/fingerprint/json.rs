@@ -12,6 +12,7 @@ use serde_with::de::DeserializeAsWrap;
 use serde_with::{MapPreventDuplicates, Same};
 
 use super::path::{Path, Size, inside};
+use super::unambiguous::Unambiguous;
 
 /// The parts of a JSON body that count. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -107,7 +108,7 @@ impl Choice {
         selected.partly.insert(ptr::from_ref(value));
         if values.is_empty() && self.which == Which::Only {
             // A field that stands there twice may hide what the paths would select.
-            selected.take_apart(value);
+            serde_json::from_slice::<Unambiguous>(json).ok()?;
         }
         let mut text = String::new();
         self.write(raw, value, &selected, &mut text)?;
@@ -191,12 +192,6 @@ impl Selected {
             self.partly.insert(ptr::from_ref(value));
         }
         has || self.is_whole(value)
-    }
-
-    /// Has every object looked into.
-    fn take_apart(&mut self, value: &Value) {
-        self.partly.insert(ptr::from_ref(value));
-        inside(value).for_each(|inner| self.take_apart(inner));
     }
 
     fn is_whole(&self, value: &Value) -> bool {

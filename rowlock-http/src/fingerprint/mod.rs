@@ -10,6 +10,7 @@
 pub(crate) mod json;
 mod multipart;
 mod path;
+mod unambiguous;
 mod uri;
 
 use http::header::CONTENT_TYPE;

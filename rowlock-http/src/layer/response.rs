@@ -111,7 +111,7 @@ impl IdempotencyLayer {
         self.with(|settings| settings.seal = Some(seal))
     }
 
-    /// Whether the layer replays only what is [sealed](Self::seal) (default: `false`). Anything else is [damaged](crate#damaged): a response that was kept before there was a seal, and a result that the handler has
+    /// Whether the layer replays only what is [sealed](Self::seal) (default: `false`). Anything else is [not kept](crate#response-not-kept): a response that was kept before there was a seal, and a result that the handler has
     /// recorded with the guard, or an operator or the reconcile hook has given. Otherwise who may write to the database could put any response there. When you introduce the seal, set this after a
     /// [retention](rowlock::Idempotency::retention).
     pub fn sealed_only(self, only: bool) -> Self {

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::body::{BodySize, MessageBody};
-use actix_web::dev::{Service as _, ServiceResponse};
+use actix_web::dev::{Service as _, ServiceRequest, ServiceResponse};
 use actix_web::error::ErrorConflict;
 use actix_web::http::header::HeaderName;
-use actix_web::middleware::DefaultHeaders;
+use actix_web::middleware::{DefaultHeaders, Next, from_fn};
 use actix_web::web::{self, Bytes};
 use rowlock::{Idempotency, RecordState};
 use rowlock_http::actix::{IdempotencyMiddleware, into_response};
@@ -156,17 +156,29 @@ fn two_records(layer: IdempotencyLayer, _: Idempotency, config: &mut web::Servic
 
 fn json(layer: IdempotencyLayer, _: Idempotency, config: &mut web::ServiceConfig) {
     type Json = web::Json<serde_json::Value>;
-    let read = async |_: Json| "read";
-    let form = async |_: web::Form<HashMap<String, String>>| "read";
+    type Form = web::Form<HashMap<String, String>>;
     let own = async || Err::<&str, _>(actix_web::error::ErrorBadRequest("no"));
     config.service(
         web::scope("")
             .wrap(IdempotencyMiddleware::new(layer))
             .app_data(web::JsonConfig::default().limit(10))
-            .route("/json", web::post().to(read))
-            .route("/form", web::post().to(form))
-            .route("/own", web::post().to(own)),
+            .route("/json", web::post().to(async |_: Json| "read"))
+            .route("/form", web::post().to(async |_: Form| "read"))
+            .route("/own", web::post().to(own))
+            .service(
+                web::resource("/inside")
+                    .wrap(from_fn(extracts))
+                    .to(async || "read"),
+            ),
     );
+}
+
+async fn extracts(
+    mut request: ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    request.extract::<web::Json<serde_json::Value>>().await?;
+    next.call(request).await
 }
 
 /// A body that says something, and then nothing.
@@ -287,11 +299,8 @@ over_a_socket! {
     /// The handlers are on the server's threads.
     async fn a_handler_whose_client_has_hung_up_is_waited_for_before_the_server_stops() {
         let kept = OnceLock::new();
-        let server = Server::new(|layer| {
-            kept.set(layer.clone()).unwrap();
-            layer
-        });
-        let mut server = server.await;
+        let keep = |layer: IdempotencyLayer| kept.get_or_init(|| layer).clone();
+        let mut server = Server::new(keep).await;
         let layer = kept.into_inner().unwrap();
         let hangs_up = tokio::spawn(send(server.pay("k", "wait")));
         eventually("the effect", || async { server.effects().await == 1 }).await;
@@ -319,11 +328,8 @@ over_a_socket! {
             let request = request.header("idempotency-key", format!("\"{path}\""));
             send(request.header("content-type", content_type).body(body)).await
         };
-        for (path, wrong) in [("/json", 400), ("/form", 415)] {
-            let right = match path {
-                "/form" => "application/x-www-form-urlencoded",
-                _ => "application/json",
-            };
+        let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+        for (path, wrong, right) in [("/json", 400, json), ("/inside", 400, json), ("/form", 415, form)] {
             ask(path, "text/plain", "{}").await.is_new(wrong);
             let first = ask(path, right, "{}").await;
             first.is_new(200);

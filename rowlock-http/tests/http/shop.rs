@@ -245,7 +245,12 @@ async fn in_tx(
         Ok::<_, Error>((status, cookie, format!("{said}, try {}", tries + 1)))
     });
     match kept.await {
-        Ok(_) if then == "twice" => once_more(shop, idempotent).await,
+        Ok(_) if then == "twice" => {
+            let again = async |_| Ok::<_, Error>(StatusCode::ACCEPTED);
+            let again = idempotent.in_tx(&shop.pool, again).await;
+            shop.note(again.unwrap_err().to_string());
+            StatusCode::ACCEPTED.into_response()
+        }
         Ok(_) if !then.is_empty() => StatusCode::from_bytes(then.as_bytes())
             .unwrap()
             .into_response(),
@@ -258,14 +263,6 @@ async fn in_tx(
             StatusCode::SERVICE_UNAVAILABLE.into_response()
         }
     }
-}
-
-/// Another transaction, after the commit.
-async fn once_more(shop: &Shop, idempotent: &Idempotent) -> Response {
-    let again = async |_| Ok::<_, Error>(StatusCode::ACCEPTED);
-    let again = idempotent.in_tx(&shop.pool, again).await;
-    shop.note(again.unwrap_err().to_string());
-    StatusCode::ACCEPTED.into_response()
 }
 
 /// Acts on the attempt itself.
@@ -359,7 +356,6 @@ async fn attempt(
             match argument {
                 "" => kept.into_response(),
                 "panic" => panic!("as was asked"),
-                "twice" => once_more(shop, idempotent).await,
                 status => StatusCode::from_bytes(status.as_bytes())
                     .unwrap()
                     .into_response(),

@@ -75,7 +75,7 @@ over_a_socket! {
             for (act, replay) in [(acts[0], 201), (acts[1], 200)] {
                 let again = send(server.pay(act, act)).await;
                 if only {
-                    again.is_problem(500, "damaged");
+                    again.is_problem(410, "response-not-kept");
                 } else {
                     assert_eq!((again.status, again.is_replay()), (replay, true), "{again:?}");
                 }
