@@ -106,12 +106,15 @@ for engine in $engines; do
   fi
 done
 
-# Most tests wait for a server or for time to pass, so that four times as many run side by side as there are processors. (Campaigns
-# and the Galera tests run one after the other, and of single faults fewer at once.)
+# Most tests wait for a server or for time to pass, so that four times as many run side by side as there are processors. (Of campaigns
+# and single faults fewer run at once, and the Galera tests run one after the other.)
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) * 4))}
 
 if [ $# -gt 0 ]; then
-  cargo test --workspace --locked "$@"
+  case " $* " in
+    *" -p "* | *" --package "*) cargo test --locked "$@" ;;
+    *) cargo test --workspace --locked "$@" ;;
+  esac
   echo "test.sh: all green"
   exit
 fi

@@ -22,8 +22,8 @@ pub fn is_left_of(time: Duration, began: Instant, left: Duration) -> bool {
     left <= time && left + began.elapsed() + Duration::from_millis(1) >= time
 }
 
-/// Runs it until it takes less than `bound`, and returns that time. What is broken never does; what is not takes longer only while the
-/// machine stands still.
+/// Repeats `run` until it takes less than `bound`, and returns that time. Broken code never does; sound code is slower only while the machine
+/// stands still.
 pub async fn takes_less_than(bound: Duration, mut run: impl AsyncFnMut()) -> Duration {
     let began = Instant::now();
     loop {

@@ -166,12 +166,12 @@ impl Rowlock {
             manner: Manner::Order,
             ..self.core.wish(Subject::Lock(name.clone()), "force release")
         };
+        let seen = self.core.seen_grant(name).await?;
         let (name, core) = (name.clone(), self.core.clone());
         let free = async move |store: &mut dyn Store| {
-            let freed = store.lease_force_release(&name, timeout).await;
+            let freed = store.lease_force_release(&name, seen, timeout).await;
             // This client knows it at once, also when its caller has gone.
-            let row = freed.as_ref().ok().and_then(Option::as_ref);
-            if let Some(grant_id) = row.and_then(|row| row.grant_id) {
+            if let Some(grant_id) = freed.as_ref().ok().and_then(|row| row.as_ref()?.grant_id) {
                 core.guards.freed(grant_id);
             }
             // Otherwise its tasks would take a lease that lingers. The answer may be lost.

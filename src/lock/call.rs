@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::lock::Locked;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::Core;
+use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::in_tx::{Told, TxAsk, TxTaken, TxWaited};
@@ -69,7 +72,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         let lingered: Vec<_> = names.iter().filter_map(recall).collect();
         // The request has checked that there is at least one name.
         let on = Subject::Lock(names[0].clone());
-        let call = Self {
+        let mut call = Self {
             core,
             tx,
             names,
@@ -78,16 +81,13 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             freed: false,
             stuck: false,
         };
-        // Their releases go over another connection. Where there is one writer, they come after the transaction: dropping them sends them.
+        // The releases need another connection. A server does them now. On SQLite this transaction has the file: dropping the guards queues them behind it.
         if !lingered.is_empty() && !core.capabilities.one_writer {
-            let released = async {
-                for guard in &lingered {
-                    let _ = guard.release().await?;
-                }
-                Ok(())
-            };
-            // If one fails, the transaction finds the name busy.
-            let _ = call.outside(released).await;
+            // All are sent at once. If one fails, the transaction finds the name busy.
+            let released = join_all(lingered.iter().map(Guard::release));
+            if let Err(error @ Error::Starved { .. }) = call.outside(released.map(Ok)).await {
+                call.starved = Some(error);
+            }
         }
         Ok(call)
     }

@@ -16,7 +16,8 @@ pub(crate) trait HoldStore {
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault>;
 
     /// Gives the row of a live lease to the heir: a grant without a guard, which expires after `time`. So a late renewal or release of the first grant changes nothing. A lock of a
-    /// session leaves the session. A second sending finds the heir, also one that has run out, and gives it no more time. The commit is durable.
+    /// session leaves the session. A second sending finds the heir, also one that has run out, and gives it no more time. (A permit
+    /// is its own heir: there a first sending that comes after the second gives it once more.) The commit is durable.
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault>;
 }
 

@@ -143,11 +143,12 @@ pub(crate) trait LeaseStore:
         Ok((freed, self.lease_take(takes).await?))
     }
 
-    /// Frees a name from the holder that it has when the verb begins, and returns that holder. Waits for a locked row, for less than `limit`, even
-    /// when the caller has gone: a later holder stays. Frees a row that cannot be read too.
+    /// Frees a name from the grant that was seen, and returns its holder; `None`: another one has it. Waits for a locked row, for less than `limit`,
+    /// even when the caller has gone. Frees a damaged row too.
     async fn lease_force_release(
         &mut self,
         name: &Name,
+        seen: Option<Uuid>,
         limit: Duration,
     ) -> Result<Option<LockRow>, Fault>;
 }

@@ -294,7 +294,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What was done, without the word that leads to what it was done to.
+/// The verb without its preposition (`keep a step of`: `keep a step`): the message names the target next.
 fn alone(doing: &str) -> &str {
     let object = |word| doing.strip_suffix(word);
     let verb = [" of", " for", " in"].into_iter().find_map(object);

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, MySqlConnection};
+use uuid::Uuid;
 
 use super::exchange::{exchange, lean_take_text, release_all};
 use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
@@ -138,8 +139,6 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
     l.session_id = NULL";
-
-const SEEN: &str = "SELECT grant_id FROM rowlock_lock WHERE name = ?";
 
 /// Locks the row of a name that has a grant, or whose row is damaged.
 const LOCK_HELD: &str = concat!(
@@ -300,16 +299,13 @@ impl LeaseStore for MySqlConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
+        seen: Option<Uuid>,
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
-        let seen: Option<Option<Vec<u8>>> = sqlx::query_scalar(SEEN)
-            .bind(name.as_bytes())
-            .fetch_optional(&mut *self)
-            .await?;
         let mut tx = sqlx::Connection::begin(self).await?;
         let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
             .bind(name.as_bytes())
-            .bind(seen.flatten())
+            .bind(seen)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(held) = held.map(LockRow::from) else {

@@ -136,8 +136,8 @@ async fn release(
         }
         _ => loop {
             match client.try_release(ask.grant_id, NAMES[at], fence).await {
-                Freed::Released | Freed::Passed(_) => break,
-                Freed::Locked => {}
+                Some(Freed::Released | Freed::Passed(_)) => break,
+                None => {}
                 freed => panic!("{freed:?}"),
             }
         },

@@ -72,19 +72,21 @@ impl HoldStore for PgConnection {
             .bind(ask.grant_id)
             .bind(ask.heir)
             .bind(to_micros(ask.time));
+        // Those who wait for a permit wait for the name that it is one of.
+        let of = ask.name.of_permit();
+        let tell = query(TELL).bind(of.as_ref().unwrap_or(&ask.name).as_bytes());
         if let Some(is_awaited) = run_out.fetch_optional(&mut *self).await? {
-            // Those who wait for a permit wait for the name that it is one of.
-            let of = ask.name.of_permit();
             if is_awaited || of.is_some() {
-                let of = of.as_ref().unwrap_or(&ask.name);
-                query(TELL).bind(of.as_bytes()).execute(self).await?;
+                tell.execute(self).await?;
             }
             return Ok(Held::Done(()));
         }
         let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
         if missed == Held::Gone && ask.has_heir() {
             let has_heir = query_scalar(HAS_HEIR).bind(ask.name.as_bytes());
-            if has_heir.bind(ask.heir).fetch_one(self).await? {
+            if has_heir.bind(ask.heir).fetch_one(&mut *self).await? {
+                // The first sending may have ended before it told.
+                tell.execute(self).await?;
                 return Ok(Held::Done(()));
             }
         }

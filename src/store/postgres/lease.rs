@@ -14,16 +14,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use super::exchange::exchange;
-use super::lock_row::{TakeColumns, one, row_columns, row_ends, taken};
+use super::lock_row::{TakeColumns, row_columns, row_ends, taken};
 use super::quarantine::may_grant;
 use super::{names, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::fault::Fault;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
 use crate::store::release::{self, Freed, ReleaseAsk};
-use crate::store::row::LockRow;
+use crate::store::row::{LockColumns, LockRow};
 use crate::store::{micros, to_micros};
 
 /// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the statement for a
@@ -173,13 +174,12 @@ LEFT JOIN rowlock_lock l ON l.name = a.name
 ORDER BY a.n";
 
 /// Waits for the row, because the caller of a forced release wants it done.
-/// After a wait for the row, the subquery still has what the statement saw at its begin.
 const FORCE_RELEASE: &str = concat!(
     "
 WITH held AS (
     SELECT * FROM rowlock_lock
     WHERE name = $1 AND (grant_id IS NOT NULL OR expires_at IS NOT NULL)
-      AND grant_id IS NOT DISTINCT FROM (SELECT seen.grant_id FROM rowlock_lock seen WHERE seen.name = $1)
+      AND grant_id IS NOT DISTINCT FROM $2
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
@@ -320,6 +320,7 @@ impl LeaseStore for PgConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
+        seen: Option<Uuid>,
         limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin(self).await?;
@@ -327,9 +328,13 @@ impl LeaseStore for PgConnection {
             .bind((limit / 2).as_millis().to_string())
             .execute(&mut *tx)
             .await?;
-        let held = one(&mut tx, FORCE_RELEASE, name).await?;
+        let held: Option<LockColumns> = query_as(FORCE_RELEASE)
+            .bind(name.as_bytes())
+            .bind(seen)
+            .fetch_optional(&mut *tx)
+            .await?;
         tx.commit().await?;
-        Ok(held)
+        Ok(held.map(LockRow::from))
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) use permits::{
     stress as permit_stress,
 };
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rowlock_test::patience;
 use uuid::Uuid;
@@ -57,15 +57,38 @@ pub(crate) fn confirm_ask(name: Name, grant_id: Uuid) -> ConfirmAsk {
     }
 }
 
-/// Why a case fails that locks nothing. A busy machine may take longer than a verb waits for a row, so that the case asks again.
-pub(crate) const LOCKED: &str = "a transaction has the row locked";
-
-/// What a verb has done. `None`: a row is locked. PostgreSQL says that a statement was cancelled where the limit of one lock ended just as it got that
-/// lock, and waits for another one.
+/// What a verb has done. `None`: a row is locked. PostgreSQL reports a cancelled statement if the limit of one lock ends just as the statement gets that
+/// lock.
 pub(crate) fn unless_locked<T>(answer: Result<Option<T>, Fault>) -> Option<T> {
     match answer {
         Err(fault) if fault.kind == FaultKind::Interrupted => None,
         answer => answer.unwrap(),
+    }
+}
+
+/// Asks until no row is locked: a busy machine may take longer than a verb waits for a row. (A macro: the futures of an async closure would not be `Send`.)
+macro_rules! until_unlocked {
+    ($ask:expr) => {{
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(told) = $ask {
+                break told;
+            }
+            let waited = began.elapsed();
+            assert!(
+                waited < rowlock_test::patience(),
+                "a transaction has the row locked"
+            );
+        }
+    }};
+}
+pub(crate) use until_unlocked;
+
+/// What a release has done. `None`: a row is locked.
+pub(crate) fn freed(answer: Result<Vec<Freed>, Fault>) -> Option<Freed> {
+    match answer {
+        Err(fault) if fault.kind == FaultKind::LockTimeout => None,
+        freed => Some(freed.unwrap().remove(0)).filter(|freed| *freed != Freed::Locked),
     }
 }
 
@@ -177,13 +200,7 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
-        let began = Instant::now();
-        loop {
-            if let Some(joined) = self.try_join(ask).await {
-                return joined;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(self.try_join(ask).await)
     }
 
     /// Joins, and is granted the name at once.
@@ -211,44 +228,21 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn pass(&mut self, name: &str, why: PassWhy) -> Passed {
-        let began = Instant::now();
-        loop {
-            if let Some(passed) = self.try_pass(name, why).await {
-                return passed;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(self.try_pass(name, why).await)
     }
 
     pub(crate) async fn joins_permits(&mut self, ask: &PermitAsk) -> Joined {
-        let began = Instant::now();
-        loop {
-            let joined = self.conn.permit_join(&ask.join, ask.share).await;
-            if let Some(joined) = unless_locked(joined) {
-                return joined;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(unless_locked(
+            self.conn.permit_join(&ask.join, ask.share).await
+        ))
     }
 
     pub(crate) async fn passes_permits(&mut self, ask: &PassAsk) -> Passed {
-        let began = Instant::now();
-        loop {
-            if let Some(passed) = unless_locked(self.conn.permit_pass(ask).await) {
-                return passed;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(unless_locked(self.conn.permit_pass(ask).await))
     }
 
     pub(crate) async fn weighs_permit(&mut self, ask: &WeighAsk) -> Weighed {
-        let began = Instant::now();
-        loop {
-            if let Some(weighed) = unless_locked(self.conn.permit_weigh(ask).await) {
-                return weighed;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(unless_locked(self.conn.permit_weigh(ask).await))
     }
 
     pub(crate) async fn look(&mut self, waits: &Waits) -> Looked {
@@ -263,13 +257,7 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn confirm(&mut self, waits: &Waits) -> Confirmed {
-        let began = Instant::now();
-        loop {
-            if let Some(confirmed) = self.try_confirm(waits).await {
-                return confirmed;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(self.try_confirm(waits).await)
     }
 
     /// `None`: the row is locked.
@@ -336,26 +324,23 @@ impl<P: Place> Client<P> {
     }
 
     pub(crate) async fn release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> Freed {
-        let began = Instant::now();
-        loop {
-            match self.try_release(grant_id, name, fence).await {
-                Freed::Locked => assert!(began.elapsed() < patience(), "{LOCKED}"),
-                freed => return freed,
-            }
-        }
+        until_unlocked!(self.try_release(grant_id, name, fence).await)
     }
 
-    pub(crate) async fn try_release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> Freed {
+    /// `None`: the row is locked.
+    pub(crate) async fn try_release(
+        &mut self,
+        grant_id: Uuid,
+        name: &str,
+        fence: i64,
+    ) -> Option<Freed> {
         let ask = ReleaseAsk {
             name: named(name),
             grant_id,
             fence,
             was_queued: false,
         };
-        match self.conn.lease_release(&[ask]).await {
-            Err(fault) if fault.kind == FaultKind::LockTimeout => Freed::Locked,
-            freed => freed.unwrap().remove(0),
-        }
+        freed(self.conn.lease_release(&[ask]).await)
     }
 }
 

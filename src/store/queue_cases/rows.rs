@@ -138,7 +138,9 @@ pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {
     client.wait("b").await;
     // `b` and `d` are free, the others have an expired grant.
     for name in ["b", "d"] {
-        let freed = client.conn.lease_force_release(&named(name), TTL).await;
+        let seen = client.row(name).await.grant_id;
+        let name = named(name);
+        let freed = client.conn.lease_force_release(&name, seen, TTL).await;
         assert!(freed.unwrap().is_some());
     }
     let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
+use uuid::Uuid;
 
 use super::exchange::exchange;
 use super::lock_row::{Rows, read, row_columns, row_ends};
@@ -118,8 +119,6 @@ WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
   AND waiters = 0";
 
-const SEEN: &str = "SELECT grant_id FROM rowlock_lock WHERE name = ?1";
-
 /// A row with a grant, live or expired, or a damaged row.
 const HELD: &str = concat!(
     "
@@ -197,17 +196,14 @@ impl LeaseStore for SqliteConnection {
     async fn lease_force_release(
         &mut self,
         name: &Name,
+        seen: Option<Uuid>,
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let _turn = writers::turn().await;
-        let seen: Option<Option<Vec<u8>>> = sqlx::query_scalar(SEEN)
-            .bind(name.as_bytes())
-            .fetch_optional(&mut *self)
-            .await?;
         let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
         let held: Option<LockColumns> = sqlx::query_as(HELD)
             .bind(name.as_bytes())
-            .bind(seen.flatten())
+            .bind(seen)
             .fetch_optional(&mut *tx)
             .await?;
         let Some(held) = held.map(LockRow::from) else {

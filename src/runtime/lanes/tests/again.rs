@@ -192,10 +192,11 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
         Manner::Order,
         fate,
     );
-    let free = async move |store: &mut dyn Store| store.lease_force_release(&name, PATIENCE).await;
+    let free =
+        async move |store: &mut dyn Store| store.lease_force_release(&name, None, PATIENCE).await;
     let jobs = vec![take.into(), look, alone(head, free, reply).into()];
     assert!(bench.lane.failed(jobs, Fault::timed_out()).is_empty());
-    // A forced release names no grant, and is never sent twice.
+    // A forced release tells whom it has freed, so that it is never sent twice.
     let error = forced.try_recv().unwrap().unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
     let batch = bench.lane.pick();

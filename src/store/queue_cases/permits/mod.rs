@@ -8,12 +8,14 @@ mod pace;
 pub(crate) mod stress;
 
 use std::slice;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rowlock_test::patience;
 use uuid::Uuid;
 
-use super::{Client, LOCKED, LONG_TTL, PermitAsk, Place, TTL, confirm_ask, named};
+use super::{
+    Client, LONG_TTL, PermitAsk, Place, TTL, confirm_ask, freed, named, unless_locked,
+    until_unlocked,
+};
 use crate::model::{Kind, Mode, Share};
 use crate::store::in_tx::{InTxStore, PinAsk, PinBy, Pinned};
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed, Taken};
@@ -81,14 +83,7 @@ impl<P: Place> Client<P> {
             fence: permit.number,
             was_queued: false,
         };
-        let began = Instant::now();
-        loop {
-            let freed = self.conn.lease_release(slice::from_ref(&ask)).await;
-            match freed.unwrap().remove(0) {
-                Freed::Locked => assert!(began.elapsed() < patience(), "{LOCKED}"),
-                freed => return freed,
-            }
-        }
+        until_unlocked!(freed(self.conn.lease_release(slice::from_ref(&ask)).await))
     }
 
     pub(super) async fn passes(&mut self, why: PassWhy) -> Passed {
@@ -99,13 +94,7 @@ impl<P: Place> Client<P> {
     pub(super) async fn confirms(&mut self, waits: &Asked) -> Confirmed {
         let grant_id = waits.ask.join.grant_id;
         let ask = confirm_ask(named("a").permit(grant_id), grant_id);
-        let began = Instant::now();
-        loop {
-            if let Some(confirmed) = self.conn.queue_confirm(&ask).await.unwrap() {
-                return confirmed;
-            }
-            assert!(began.elapsed() < patience(), "{LOCKED}");
-        }
+        until_unlocked!(unless_locked(self.conn.queue_confirm(&ask).await))
     }
 
     pub(super) async fn looks(&mut self, waits: &Asked) -> Looked {

@@ -342,12 +342,7 @@ impl<P: Place> Client<P> {
             weighs: None,
         };
         let asked = Instant::now();
-        let joined = loop {
-            if let Some(joined) = self.join_permit(&plan.ask).await {
-                break joined;
-            }
-            assert!(asked.elapsed() < patience(), "{LOCKED}");
-        };
+        let joined = until_unlocked!(self.join_permit(&plan.ask).await);
         let fence = match joined {
             Joined::Granted { fence } => Some(fence),
             Joined::Queued { position, .. } => self.turn(&plan, position, asked, pace).await,
