@@ -89,7 +89,7 @@ if [ -z "${ROWLOCK_TEST_SLOWNESS:-}" ]; then
   took=$((($(now) - began) / 1000))
   slowness=$((took / 1000 + 1))
   export ROWLOCK_TEST_SLOWNESS=$((slowness < 10 ? slowness : 10))
-  echo "test.sh: a short measurement took $took ms: a test gives up after $((2 * ROWLOCK_TEST_SLOWNESS)) minutes"
+  echo "test.sh: a short measurement took $took ms: a wait for one event gives up after $((2 * ROWLOCK_TEST_SLOWNESS)) minutes"
 fi
 
 engines="postgres mariadb mysql"

@@ -19,10 +19,10 @@ pub(crate) struct Reset {
     /// Scope and key are hexadecimal.
     #[arg(long)]
     hex: bool,
-    /// All records in this state, and not a single one: poisoned.
+    /// Resets every record in this state, instead of one record. The only state is `poisoned`.
     #[arg(long, value_name = "STATE", value_parser = ["poisoned"])]
     state: Option<String>,
-    /// Of them, only those of this scope.
+    /// With --state: only records of this scope.
     #[arg(
         long = "scope",
         value_name = "SCOPE",
@@ -30,7 +30,7 @@ pub(crate) struct Reset {
         allow_hyphen_values = true
     )]
     only: Option<String>,
-    /// Of them, only those whose last attempt began then or later, by the database's clock: as `rowlock idempotency ls` prints it, or RFC 3339.
+    /// With --state: only records whose last attempt began then or later, by the database's clock: as `rowlock idempotency ls` prints it, or RFC 3339.
     #[arg(long, value_name = "TIME", requires = "state", conflicts_with = "scope", value_parser = time)]
     since: Option<DateTime<Utc>>,
 }

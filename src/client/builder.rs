@@ -136,7 +136,7 @@ impl Builder {
     /// Asks `ask` for the password each time that the client makes a connection, for passwords that change while it runs: tokens that a cloud
     /// gives out for some minutes, or secrets that are rotated. The password of the URL is not used. Connections that are there stay.
     ///
-    /// `ask` runs on a thread of its own, with a tokio runtime. It has the [`operation_timeout`](Self::operation_timeout) for its answer, together with the login. If it
+    /// `ask` runs on a thread of its own, with a tokio runtime. Its answer and the login together may take the [`operation_timeout`](Self::operation_timeout). If it
     /// fails, panics or is too late, or if the server refuses the password, the connection is tried again, and asks again, until the operations that wait for it run out of time
     /// ([`Error::Unreachable`]). Only [`connect`](Self::connect) itself fails at once.
     ///

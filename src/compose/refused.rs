@@ -62,7 +62,7 @@ pub enum Refused {
         /// The record.
         record: RecordKey,
     },
-    /// Too many attempts have vanished. No attempt begins before an hour after the last one, or before `rowlock idempotency reset`.
+    /// Too many attempts have vanished. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
     #[error(
         "{record} is poisoned: {attempts} attempts have vanished; find out why, then run `rowlock idempotency reset` (or wait for an hour after the last one)"
     )]

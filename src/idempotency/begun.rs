@@ -27,7 +27,7 @@ pub enum Begun<T> {
     /// An earlier attempt of this request was done, and its retention is over. The work is not run again. (Another request under this key is a
     /// [`Mismatch`](Self::Mismatch).)
     Expired,
-    /// Too many attempts have vanished. No attempt begins before an hour after the last one, or before `rowlock idempotency reset`.
+    /// Too many attempts have vanished. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
     Poisoned {
         /// The number of attempts that vanished.
         attempts: u32,

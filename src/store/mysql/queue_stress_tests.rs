@@ -8,7 +8,7 @@ use rowlock_test::patience;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::store::queue_cases::Waits;
+use crate::store::queue_cases::{LONG_TTL, Waits};
 use crate::store::release::Freed;
 
 const NAMES: [&str; 3] = ["a", "b", "z"];
@@ -38,7 +38,7 @@ impl Seen {
 }
 
 async fn work(place: Database, seen: Arc<Seen>, worker: u64) {
-    let mut client = Client::new(&place).await;
+    let mut client = Client::with_ttl(&place, LONG_TTL).await;
     while !seen.stop.load(Ordering::Relaxed) {
         let at = fastrand::usize(0..NAMES.len());
         let ask = client.ask(NAMES[at]);
@@ -60,7 +60,7 @@ async fn work(place: Database, seen: Arc<Seen>, worker: u64) {
                     }
                     1 => {
                         client.expire().await;
-                        client = Client::new(&place).await;
+                        client = Client::with_ttl(&place, LONG_TTL).await;
                     }
                     _ => {
                         if let Some(fence) = turn(&mut client, at, &waits).await {

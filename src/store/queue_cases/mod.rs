@@ -42,7 +42,7 @@ use crate::store::session::{OpenAsk, SessionStore};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// For a case that asks more than a hundred times before the TTL matters.
+/// For a case that asks more than a hundred times before the TTL matters, or whose clients may have to wait for windows of the dead.
 pub(crate) const LONG_TTL: Duration = Duration::from_mins(30);
 
 /// A confirm that reserves nothing.

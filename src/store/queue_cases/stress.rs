@@ -77,7 +77,7 @@ pub(crate) async fn many_clients_keep_the_queue_in_order<P: Place>(place: &P) {
 
 async fn client<P: Place>(place: P, campaign: Arc<Campaign>) -> Vec<Granted> {
     let Campaign { holders, late, .. } = &*campaign;
-    let mut client = Client::new(&place).await;
+    let mut client = Client::with_ttl(&place, LONG_TTL).await;
     let mut granted = Vec::new();
     while campaign.goes_on() {
         let n = rand::rng().random_range(0..NAMES.len());

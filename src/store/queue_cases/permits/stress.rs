@@ -79,7 +79,7 @@ pub(crate) async fn many_clients_share_the_capacity_in_order<P: Place>(place: &P
 }
 
 async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted> {
-    let mut client = Client::new(&place).await;
+    let mut client = Client::with_ttl(&place, LONG_TTL).await;
     let mut granted = Vec::new();
     while !pace.is_over() {
         let plan = client.plan();
