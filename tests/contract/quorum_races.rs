@@ -95,6 +95,7 @@ on_every_engine! {
         let others = databases(db).await;
         let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
         let client = db.rowlock().await;
+        let mut names = Vec::new();
         for round in 0..6_u64 {
             let name = format!("a{round}");
             let ttl = Duration::from_secs(3);
@@ -102,6 +103,10 @@ on_every_engine! {
             client.force_release(name.as_str()).await.unwrap();
             // The repair comes after a third of the TTL.
             tokio::time::sleep(Duration::from_millis(990 + 4 * round)).await;
+            // On a busy machine the lock may have been lost. Then its grants stay.
+            if held.is_held() && held.remaining() > ttl / 4 {
+                names.push(name);
+            }
             if round % 2 == 0 {
                 let _ = held.release().await.unwrap();
             } else {
@@ -109,9 +114,12 @@ on_every_engine! {
             }
         }
         // What is left is a grant, also when its time is over. (What was taken after the release is given back a moment later.)
-        let grants = "SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NOT NULL";
-        for database in [db, &others[0], &others[1]] {
-            eventually("nothing is left", async || database.number(grants).await == 0).await;
+        for name in names {
+            for database in [db, &others[0], &others[1]] {
+                let of_name = database.bytes(&name);
+                let grants = format!("SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NOT NULL AND name = {of_name}");
+                eventually("nothing is left", async || database.number(&grants).await == 0).await;
+            }
         }
         remove(others).await;
     }

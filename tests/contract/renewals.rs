@@ -31,7 +31,7 @@ async fn all_outlive(held: &[Held], ttl: Duration) {
 on_every_engine! {
     async fn a_refused_attempt_costs_no_lock_its_lease(db: &Db) {
         let rowlock = db.rowlock().await;
-        let ttl = Duration::from_secs(5);
+        let ttl = Duration::from_secs(10);
         let idempotency = rowlock.idempotency().lease(ttl);
         let begun = idempotency.begin("shop", "bad", &Fingerprint::of("x")).await.unwrap();
         let Begun::New(attempt) = begun else { panic!("{begun:?}") };
@@ -43,7 +43,7 @@ on_every_engine! {
 
     async fn a_refused_row_costs_no_other_lease(db: &Db) {
         let rowlock = db.rowlock().await;
-        let ttl = Duration::from_secs(5);
+        let ttl = Duration::from_secs(10);
         let mut others = Vec::new();
         for number in 0..20 {
             others.push(take(&rowlock, &format!("n{number}"), ttl).await);
