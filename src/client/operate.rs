@@ -1,14 +1,17 @@
 //! For operators: what is held, by which sessions; a forced release; forgetting a name; cleaning.
 
+use std::sync::{Arc, OnceLock};
+
 use super::Rowlock;
 use crate::lock::TryAcquire;
 use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::backoff;
 use crate::runtime::errands::ErrandKind;
-use crate::runtime::head::{Head, Manner};
+use crate::runtime::head::Manner;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
+use crate::store::lease::force_release;
 use crate::store::lock_row::{Forgot, RowAsk};
 use crate::store::permit::pass_any;
 use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
@@ -156,25 +159,21 @@ impl Rowlock {
             return Err(error);
         }
         // A row that cannot be read was freed, too. A lease that had run out had no holder.
-        let held = row.filter(LockRow::is_live);
-        Ok(held.and_then(|row| row.info().ok()))
+        Ok(row.filter(LockRow::is_live).and_then(|row| row.info().ok()))
     }
 
     async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
-        let timeout = self.core.settings.operation_timeout;
-        let head = Head {
-            manner: Manner::Order,
-            ..self.core.wish(Subject::Lock(name.clone()), "force release")
-        };
-        let seen = self.core.seen_grant(name).await?;
+        let mut head = self.core.wish(Subject::Lock(name.clone()), "force release");
+        head.manner = Manner::Order;
         let (name, core) = (name.clone(), self.core.clone());
+        let seen = Arc::new(OnceLock::new());
         let free = async move |store: &mut dyn Store| {
-            let freed = store.lease_force_release(&name, seen, timeout).await;
-            // This client knows it at once, also when its caller has gone.
+            let timeout = core.settings.operation_timeout;
+            let freed = force_release(store, &name, &seen, timeout).await;
+            // This client knows it at once, also when its caller has gone: its tasks would take a lease that lingers. The answer may be lost.
             if let Some(grant_id) = freed.as_ref().ok().and_then(|row| row.as_ref()?.grant_id) {
                 core.guards.freed(grant_id);
             }
-            // Otherwise its tasks would take a lease that lingers. The answer may be lost.
             drop(core.queue.keepers.recall(&name));
             freed
         };
@@ -340,9 +339,8 @@ impl Rowlock {
             all.records += rows.records;
             all.tokens += rows.tokens;
             all.sessions += rows.sessions;
-            let most = rows.outcomes.max(rows.records);
-            let most = most.max(rows.tokens).max(rows.sessions);
-            if most < u64::from(batch) {
+            let most = [rows.outcomes, rows.records, rows.tokens, rows.sessions];
+            if most.iter().all(|rows| *rows < u64::from(batch)) {
                 break;
             }
         }
@@ -353,8 +351,10 @@ impl Rowlock {
     async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
         check_batch(batch)?;
         let clean = async move |store: &mut dyn Store| store.clean(batch).await;
-        let head = self.core.wish(None, "clean");
-        let rows = self.core.clean(head, clean).await?;
+        let rows = self
+            .core
+            .clean(self.core.wish(None, "clean"), clean)
+            .await?;
         Ok(Cleaned {
             outcomes: rows.outcomes,
             records: rows.records,

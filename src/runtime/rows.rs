@@ -5,7 +5,6 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use super::head::{Fate, Head, Manner};
 use super::{ASIDE_LIMIT, Core, alone};
@@ -155,17 +154,6 @@ impl Core {
             waiters,
             quarantine: quarantine.ok().flatten(),
         }
-    }
-
-    /// The grant in the row of `name`, live or not. A forced release that waits, or is sent again, must not free the next one.
-    pub(crate) async fn seen_grant(&self, name: &Name) -> Result<Option<Uuid>, Error> {
-        let head = self.look(Subject::Lock(name.clone()), LOOK);
-        let name = name.clone();
-        let look = async move |store: &mut dyn Store| {
-            let row = store.lock_row_as_it_is(&name, RowAsk::Look).await?;
-            Ok(row.and_then(|row| row.grant_id))
-        };
-        self.run_errand(head, look).await
     }
 
     /// The time for which the database is in quarantine. `None`: it is not.

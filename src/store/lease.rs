@@ -1,12 +1,14 @@
 //! Leases: the verbs that a lane sends, with their asks and outcomes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use super::Store;
 use super::fault::Fault;
+use super::lock_row::RowAsk;
 use super::permit::{self, PermitStore};
 use super::quarantine::QuarantineStore;
 use super::queue::{PassAsk, PassWhy, QueueStore};
@@ -151,6 +153,21 @@ pub(crate) trait LeaseStore:
         seen: Option<Uuid>,
         limit: Duration,
     ) -> Result<Option<LockRow>, Fault>;
+}
+
+/// Frees a name from the grant that the first sending has seen: one that waits, or is sent again, must not free the next holder.
+pub(crate) async fn force_release(
+    store: &mut dyn Store,
+    name: &Name,
+    seen: &OnceLock<Option<Uuid>>,
+    limit: Duration,
+) -> Result<Option<LockRow>, Fault> {
+    if seen.get().is_none() {
+        let row = store.lock_row_as_it_is(name, RowAsk::Look).await?;
+        let _ = seen.set(row.and_then(|row| row.grant_id));
+    }
+    let seen = seen.get().copied().flatten();
+    store.lease_force_release(name, seen, limit).await
 }
 
 #[derive(Debug, Clone)]
