@@ -146,7 +146,7 @@ impl Idempotency {
                     let seen = look.await?;
                     match seen.refusal() {
                         Err(refusal) => return Ok(refusal),
-                        // The record has changed, and the key is free, or nobody has it any more.
+                        // The key is free: the record has changed, or its transaction has ended.
                         Ok(now)
                             if (now != before || self.ended(key, &mut waiting).await?)
                                 && waiting.missed().await => {}

@@ -38,7 +38,8 @@ impl Waiting {
         }
     }
 
-    /// A claim of a free key met somebody else. False: no other try. The first tries need no wait, and no pause.
+    /// Counts a claim that failed although the key was free. Returns whether to try again: at once the first hundred times, then after a pause, until the
+    /// wait is over.
     pub(super) async fn missed(&mut self) -> bool {
         self.misses += 1;
         self.misses <= MAX_MISSES || self.again(None).await

@@ -81,7 +81,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             freed: false,
             stuck: false,
         };
-        // The releases need another connection. A server does them now. On SQLite this transaction has the file: dropping the guards queues them behind it.
+        // The releases need another connection. On a server they are awaited. On SQLite this transaction has the file, so they come after it.
         if !lingered.is_empty() && !core.capabilities.one_writer {
             // All are sent at once. If one fails, the transaction finds the name busy.
             let released = join_all(lingered.iter().map(Guard::release));

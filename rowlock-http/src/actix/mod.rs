@@ -65,7 +65,7 @@
 //! [`drain`](crate::IdempotencyLayer::drain)) is dropped at its next await point. An error that the handler returns counts by the response that actix-web makes of it.
 //!
 //! Each answer is a response, which passes the middlewares outside (CORS, for example), also when the handler was cut off or has panicked, or a middleware inside of this one returned an error. Then the request is gone,
-//! and its response has another one for those middlewares: with the same method, URI, headers and peer, and without extensions.
+//! and its response has another one for those middlewares: with the same method, URI, headers and peer, and without extensions, app data and the route's pattern.
 //!
 //! *The server stops*: actix-web's handlers are on threads of the server, and end with it, whether or not they are done; that is a crash to the layer. So drain the layer
 //! first, while the server still runs: switch its own signals off ([`HttpServer::disable_signals`](actix_web::HttpServer::disable_signals)), and on a signal call

@@ -26,7 +26,7 @@ const PAGE: usize = 1_000;
 
 /// What keeps a name.
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
-    /// Somebody asks for the name: gives it back, at once or after its next release. Returns a lease that lingers; dropping it releases it.
+    /// Somebody asks for the name. Returns the lease if it lingers: dropping the guard releases it. A lease in use does not linger after its next release.
     fn recall(&self) -> Option<Guard>;
 }
 
