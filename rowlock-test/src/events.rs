@@ -47,10 +47,11 @@ pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
     }
 }
 
-/// Waits until the lease is renewed once more.
+/// Waits until the lease is renewed once more. Panics when it is lost before.
 pub async fn renewed(held: &Held) {
     let until = held.deadline();
     while held.deadline() == until {
+        assert_eq!(held.loss(), None, "it is renewed");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -110,7 +110,7 @@ impl Rowlock {
     }
 
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
-    /// permits, and returns the one that was granted first. If it cannot free one of them, it frees the others, and returns the error.
+    /// permits, one after the other, and returns the one that was granted first. If it cannot free one of them, it frees the others, and returns the error.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the [`operation_timeout`](crate::Builder::operation_timeout), or
     /// for all of it when others wait too; end such a transaction in the server.

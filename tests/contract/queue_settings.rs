@@ -28,6 +28,7 @@ on_every_engine! {
         // Longer than the window, and shorter.
         let long = join_with(&two, "a", "long", |lock| lock.ttl(20 * TTL)).await;
         let short = join_with(&two, "a", "short", |lock| lock.ttl(SECOND)).await;
+        let renews = join_with(&two, "a", "renews", |lock| lock.ttl(10 * SECOND)).await;
         let last = join(&one, "a", "last").await;
         waited(&one, "a", SECOND).await;
         release(&held).await;
@@ -38,15 +39,18 @@ on_every_engine! {
         assert_eq!((info.holder.as_str(), info.session, info.fence), ("long", None, long.fence()));
         release(&long).await;
         let short = short.await.unwrap().unwrap();
-        let info = one.inspect("a").await.unwrap().unwrap();
-        assert!(info.fence == short.fence() && short.remaining() <= SECOND, "{info:?}");
+        assert!(short.remaining() <= SECOND);
+        // A busy machine may lose it before it looks.
+        let info = one.inspect("a").await.unwrap().filter(|info| info.fence == short.fence());
+        assert!(info.as_ref().is_none_or(|info| info.remaining <= SECOND), "{info:?}");
+        let _ = short.release().await.unwrap();
         // It is renewed like any other lease.
-        renewed(&short).await;
-        renewed(&short).await;
-        assert!(short.is_held());
-        assert_eq!(one.inspect("a").await.unwrap().unwrap().fence, short.fence());
+        let renews = renews.await.unwrap().unwrap();
+        renewed(&renews).await;
+        renewed(&renews).await;
+        assert_eq!(one.inspect("a").await.unwrap().unwrap().fence, renews.fence());
         assert_eq!(queue_of(&one, "a").await, ["last"]);
-        release(&short).await;
+        release(&renews).await;
         assert_eq!(turns([last]).await, [0]);
     }
 

@@ -9,7 +9,7 @@ use super::queue::transact;
 use super::record::{REMOVE, REMOVE_STEPS};
 use super::statement::{fill, hex, read_alone};
 use crate::model::{Name, RecordKey};
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
 use crate::store::permit::MOST;
@@ -46,14 +46,16 @@ DELETE t FROM (
 ) o
 STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AND t.token = o.token";
 
-/// The next names, whether each is idle, and whether it has permits. A plain read, which locks nothing.
+/// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait for permits. A plain
+/// read, which locks nothing.
 const SEEN: &str = "
 SELECT name,
        waiters = 0 AND used = 0 AND
        ((grant_id IS NULL AND expires_at IS NULL
          AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
         OR COALESCE(expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND, FALSE)) AS idle,
-       used > 0
+       used > 0,
+       IF(waiters > 0 AND used = 0 AND (grant_id IS NULL OR expires_at <= SYSDATE(6)), capacity <> 0, NULL)
 FROM rowlock_lock FORCE INDEX (PRIMARY)
 WHERE name > ? ORDER BY name LIMIT ?";
 
@@ -78,16 +80,25 @@ impl CleanStore for MySqlConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let age = to_micros(IDLE);
         let mut seen = look(self, after, limit).await?;
-        let used = seen.iter().filter(|(.., is_used)| *is_used);
-        let used: Vec<Name> = used
-            .filter_map(|(name, ..)| Name::from_bytes(name))
-            .collect();
-        if reap(self, &used).await? {
+        let mut used = Vec::new();
+        let mut is_cleared = false;
+        for (name, _, is_used, waits_for_permits) in &seen {
+            let Some(name) = Name::from_bytes(name) else {
+                continue;
+            };
+            if let Some(has_permits) = *waits_for_permits {
+                clear(self, name, has_permits).await?;
+                is_cleared = true;
+            } else if *is_used {
+                used.push(name);
+            }
+        }
+        if reap(self, &used).await? || is_cleared {
             seen = look(self, after, limit).await?;
         }
         let last = seen.last().map(|(name, ..)| name.clone());
         let last = last.filter(|_| seen.len() >= limit as usize);
-        let idle = seen.iter().filter(|(_, is_idle, _)| *is_idle);
+        let idle = seen.iter().filter(|(_, is_idle, ..)| *is_idle);
         let idle: Vec<&[u8]> = idle.map(|(name, ..)| name.as_slice()).collect();
         if idle.is_empty() {
             return Ok(CleanedLocks { removed: 0, last });
@@ -154,7 +165,7 @@ async fn look(
     conn: &mut MySqlConnection,
     after: &[u8],
     limit: u32,
-) -> Result<Vec<(Vec<u8>, bool, bool)>, sqlx::Error> {
+) -> Result<Vec<(Vec<u8>, bool, bool, Option<bool>)>, sqlx::Error> {
     let old = to_micros(IDLE).to_string();
     let seen = fill(SEEN, &[old.clone(), old, hex(after), limit.to_string()]);
     let seen = read_alone(conn, &seen).await?;

@@ -4,13 +4,11 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::lock_row::row_ends;
-use super::{query, query_as, query_scalar};
+use super::{query, query_as};
 use crate::model::Name;
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
-use crate::store::permit::PermitStore;
-use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::to_micros;
@@ -50,13 +48,15 @@ USING (
 ) o
 WHERE t.scope = o.scope AND t.token = o.token";
 
-/// Names of which more is used than their live permits weigh: a holder has crashed.
-const CRASHED: &str = concat!(
+/// Names that something keeps from being idle, and whether they have permits. More of one is used than its live permits weigh: a holder
+/// has crashed. Or it is free and has waiters: all of them may be dead.
+const STUCK: &str = concat!(
     "
-SELECT n.name FROM (
-    SELECT name, capacity, used FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
+SELECT n.name, n.capacity <> 0 FROM (
+    SELECT name, capacity, used, waiters, grant_id, expires_at FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
 ) n
-WHERE n.capacity <> 0 AND n.used > 0 AND n.used > (
+WHERE n.waiters > 0 AND n.used = 0 AND (n.grant_id IS NULL OR n.expires_at <= clock_timestamp())
+   OR n.capacity <> 0 AND n.used > 0 AND n.used > (
     SELECT COALESCE(sum(l.weight), 0)
     FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
     WHERE l.name > n.name || decode('00', 'hex') AND l.name < n.name || decode('01', 'hex') AND ",
@@ -89,15 +89,16 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
 #[async_trait]
 impl CleanStore for PgConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
-        let crashed: Vec<Vec<u8>> = query_scalar(CRASHED)
+        let stuck: Vec<(Vec<u8>, bool)> = query_as(STUCK)
             .bind(after)
             .bind(i64::from(limit))
             .fetch_all(&mut *self)
             .await?;
-        for name in crashed.iter().filter_map(|name| Name::from_bytes(name)) {
-            // With or without a waiter, this reaps. A row that a transaction has locked is not idle.
-            let why = PassWhy::Stuck;
-            self.permit_pass(&PassAsk { name, why }).await?;
+        for (name, has_permits) in &stuck {
+            let Some(name) = Name::from_bytes(name) else {
+                continue;
+            };
+            clear(self, name, *has_permits).await?;
         }
         let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)
             .bind(after)

@@ -35,6 +35,7 @@ macro_rules! queue_cases {
                 a_take_gets_a_name_whose_waiters_have_died
                 a_barging_take_does
                 no_row_with_waiters_is_cleaned
+                a_name_whose_waiters_are_dead_is_cleaned
                 live_waiters_are_listed
             }
             exchange {

@@ -2,6 +2,29 @@
 
 use super::*;
 
+impl<P: Place> Client<P> {
+    /// The last grants were eleven days ago.
+    pub(crate) async fn age_fences(&mut self) {
+        let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);
+        self.run(&old).await;
+    }
+
+    /// All grants were eleven days ago, and ran out soon.
+    pub(crate) async fn age(&mut self) {
+        self.age_fences().await;
+        let ago = P::LONG_AGO;
+        let old = format!(
+            "UPDATE rowlock_lock SET acquired_at = {ago}, expires_at = {ago} WHERE grant_id IS NOT NULL"
+        );
+        self.run(&old).await;
+    }
+
+    /// How many rows of locks there are.
+    pub(crate) async fn rows(&mut self) -> i64 {
+        P::numbers(&mut self.conn, "SELECT count(*) FROM rowlock_lock").await[0]
+    }
+}
+
 fn passed_to(waits: &Waits) -> Freed {
     Freed::Passed(vec![waits.ask.grant_id])
 }
@@ -134,8 +157,7 @@ pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {
     for name in ["a", "b", "c", "d"] {
         client.hold(name).await;
     }
-    client.wait("a").await;
-    client.wait("b").await;
+    let waiters = [("a", client.wait("a").await), ("b", client.wait("b").await)];
     // `b` and `d` are free, the others have an expired grant.
     for name in ["b", "d"] {
         let seen = client.row(name).await.grant_id;
@@ -143,17 +165,36 @@ pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {
         let freed = client.conn.lease_force_release(&name, seen, TTL).await;
         assert!(freed.unwrap().is_some());
     }
-    let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);
-    client.run(&old).await;
-    let old = format!(
-        "UPDATE rowlock_lock SET expires_at = {} WHERE grant_id IS NOT NULL",
-        P::LONG_AGO
-    );
-    client.run(&old).await;
+    client.age().await;
     let cleaned = client.conn.lock_clean(b"", 10).await.unwrap();
     assert_eq!(cleaned.removed, 2);
-    assert_eq!(client.row("a").await.waiters, 1);
-    assert_eq!(client.row("b").await.waiters, 1);
+    for (name, waits) in &waiters {
+        // It has its turn.
+        assert_eq!(client.row(name).await.grant_id, Some(waits.ask.grant_id));
+    }
+    client.check().await;
+}
+
+pub(crate) async fn a_name_whose_waiters_are_dead_is_cleaned<P: Place>(place: &P) {
+    let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
+    for name in ["a", "b", "c"] {
+        client.hold(name).await;
+        dies.wait(name).await;
+        dies.wait(name).await;
+    }
+    let waits = client.wait("c").await;
+    // `b` is free, the others have an expired grant.
+    let seen = client.row("b").await.grant_id;
+    let freed = client
+        .conn
+        .lease_force_release(&named("b"), seen, TTL)
+        .await;
+    assert!(freed.unwrap().is_some());
+    dies.expire().await;
+    client.age().await;
+    let cleaned = client.conn.lock_clean(b"", 10).await.unwrap();
+    assert_eq!((cleaned.removed, client.rows().await), (2, 1));
+    assert_eq!(client.row("c").await.grant_id, Some(waits.ask.grant_id));
     client.check().await;
 }
 

@@ -8,11 +8,9 @@ use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
 use super::writing::in_a_transaction;
 use crate::model::Name;
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
+use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
 use crate::store::deadlock::DeadlockStore;
 use crate::store::fault::Fault;
-use crate::store::permit::PermitStore;
-use crate::store::queue::{PassAsk, PassWhy};
 use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
@@ -40,12 +38,14 @@ WHERE rowid IN (
     ORDER BY t.expires_at LIMIT ?1
 )";
 
-/// The next names, whether each is idle, and whether it has permits. It does not take the write lock.
+/// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait for permits. It does
+/// not take the write lock.
 const SEEN: &str = "
 SELECT name,
        ((grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
        OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0 AND used = 0,
-       used > 0
+       used > 0,
+       CASE WHEN waiters > 0 AND used = 0 AND (grant_id IS NULL OR expires_at <= now.us) THEN capacity <> 0 END
 FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE name > ?2 ORDER BY name LIMIT ?3";
 
@@ -78,17 +78,25 @@ impl CleanStore for SqliteConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
         let age = to_micros(IDLE);
         let mut seen = look(self, after, limit).await?;
-        let used = seen.iter().filter(|(.., is_used)| *is_used);
-        let mut is_reaped = false;
-        for (name, ..) in used {
-            is_reaped |= reap(self, name).await?;
+        let mut is_cleared = false;
+        for (name, _, is_used, waits_for_permits) in &seen {
+            let Some(name) = Name::from_bytes(name) else {
+                continue;
+            };
+            let has_permits = match waits_for_permits {
+                None if *is_used && has_crashed(self, &name).await? => true,
+                None => continue,
+                Some(has_permits) => *has_permits,
+            };
+            clear(self, name, has_permits).await?;
+            is_cleared = true;
         }
-        if is_reaped {
+        if is_cleared {
             seen = look(self, after, limit).await?;
         }
         let last = seen.last().map(|(name, ..)| name.clone());
         let last = last.filter(|_| seen.len() >= limit as usize);
-        let idle = seen.iter().filter(|(_, is_idle, _)| *is_idle);
+        let idle = seen.iter().filter(|(_, is_idle, ..)| *is_idle);
         let idle: Vec<&[u8]> = idle.map(|(name, ..)| name.as_slice()).collect();
         if idle.is_empty() {
             return Ok(CleanedLocks { removed: 0, last });
@@ -141,25 +149,16 @@ async fn look(
     conn: &mut SqliteConnection,
     after: &[u8],
     limit: u32,
-) -> Result<Vec<(Vec<u8>, bool, bool)>, sqlx::Error> {
+) -> Result<Vec<(Vec<u8>, bool, bool, Option<bool>)>, sqlx::Error> {
     let seen = sqlx::query_as(SEEN).bind(to_micros(IDLE)).bind(after);
     seen.bind(limit).fetch_all(conn).await
 }
 
-/// Reaps the permits of a name, if a holder has crashed. Returns whether one has.
-async fn reap(conn: &mut SqliteConnection, name: &[u8]) -> Result<bool, Fault> {
-    let Some(name) = Name::from_bytes(name) else {
-        return Ok(false);
-    };
-    let (after, before) = permits_of(&name);
+/// Whether a holder of a permit of the name has crashed.
+async fn has_crashed(conn: &mut SqliteConnection, name: &Name) -> Result<bool, Fault> {
+    let (after, before) = permits_of(name);
     let crashed = sqlx::query_scalar(CRASHED).bind(name.as_bytes());
     let crashed = crashed.bind(after).bind(before);
-    let crashed: Option<bool> = crashed.fetch_optional(&mut *conn).await?;
-    if crashed != Some(true) {
-        return Ok(false);
-    }
-    // With or without a waiter, this reaps.
-    let why = PassWhy::Stuck;
-    conn.permit_pass(&PassAsk { name, why }).await?;
-    Ok(true)
+    let crashed: Option<bool> = crashed.fetch_optional(conn).await?;
+    Ok(crashed == Some(true))
 }

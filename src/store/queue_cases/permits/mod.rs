@@ -154,27 +154,6 @@ pub(super) fn waits_on(looked: &Looked) -> bool {
 }
 
 impl<P: Place> Client<P> {
-    /// The last grants were eleven days ago.
-    pub(super) async fn age_fences(&mut self) {
-        let old = format!("UPDATE rowlock_lock SET fence = {}", P::OLD_FENCE);
-        self.run(&old).await;
-    }
-
-    /// All grants were eleven days ago, and ran out soon.
-    pub(super) async fn age(&mut self) {
-        self.age_fences().await;
-        let ago = P::LONG_AGO;
-        let old = format!(
-            "UPDATE rowlock_lock SET acquired_at = {ago}, expires_at = {ago} WHERE grant_id IS NOT NULL"
-        );
-        self.run(&old).await;
-    }
-
-    /// How many rows of locks there are.
-    pub(super) async fn rows(&mut self) -> i64 {
-        P::numbers(&mut self.conn, "SELECT count(*) FROM rowlock_lock").await[0]
-    }
-
     /// Lets a permit expire.
     pub(super) async fn expire_permit(&mut self, permit: &Asked) {
         let sql = format!(
