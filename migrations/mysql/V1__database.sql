@@ -1,5 +1,5 @@
--- One row: an id that tells this database from every other one; docs: ARCHITECTURE.md, "The database's id".
--- Until quarantine_until, by the database's clock, nothing is granted; docs: ARCHITECTURE.md, "Quarantine". It is the first migration: a
+-- One row: an id that tells this database from every other one; docs/internals/locks.md, "The database's id".
+-- Until quarantine_until, by the database's clock, nothing is granted; docs/internals/quarantine.md. It is the first migration: a
 -- database that is made anew can be in quarantine before it has a table of locks.
 CREATE TABLE IF NOT EXISTS rowlock_database (
     one smallint   NOT NULL PRIMARY KEY DEFAULT 1,

@@ -1,4 +1,4 @@
--- One row per lock name. The row is the lock; docs: ARCHITECTURE.md, "One row".
+-- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
 -- Times are UTC. DDL commits by itself here: one rerunnable statement a file.
 -- The queue of the name: waiters is how many rows rowlock_waiter has, next_position the next one to give; all waiters are after passed.
 CREATE TABLE IF NOT EXISTS rowlock_lock (

@@ -1,4 +1,4 @@
--- One row per finished step of an idempotency record; docs: ARCHITECTURE.md, "Records".
+-- One row per finished step of an idempotency record; docs/internals/records.md.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency_step (
     scope           varbinary(255) NOT NULL,
     idempotency_key varbinary(255) NOT NULL,

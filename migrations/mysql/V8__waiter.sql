@@ -1,4 +1,4 @@
--- One row per waiter for a lock, in the order of the positions; docs: ARCHITECTURE.md, "The queue".
+-- One row per waiter for a lock, in the order of the positions; docs/internals/queue.md.
 -- All waiters of a name have positions after rowlock_lock.passed and before next_position.
 CREATE TABLE IF NOT EXISTS rowlock_waiter (
     name       varbinary(255) NOT NULL,

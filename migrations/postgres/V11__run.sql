@@ -1,4 +1,4 @@
--- The last run of the work under a lock; docs: ARCHITECTURE.md, "Runs". One row per lock name.
+-- The last run of the work under a lock; docs/internals/locks.md, "Runs". One row per lock name.
 CREATE TABLE IF NOT EXISTS rowlock_run (
     name      bytea       NOT NULL PRIMARY KEY,
     grant_id  uuid        NOT NULL,

@@ -1,4 +1,4 @@
--- One row per lock name. The row is the lock; docs: ARCHITECTURE.md, "One row".
+-- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
 -- expires_at has no index and the pages are half empty on purpose: every grant,
 -- renewal and release then stays on its page (a HOT update).
 CREATE TABLE IF NOT EXISTS rowlock_lock (

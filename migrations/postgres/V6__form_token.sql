@@ -1,4 +1,4 @@
--- One row per form token that has not been used; docs: ARCHITECTURE.md, "Form tokens".
+-- One row per form token that has not been used; docs/internals/records.md, "Form tokens".
 -- token is the SHA-256 of what the form has in it.
 CREATE TABLE IF NOT EXISTS rowlock_form_token (
     scope      bytea NOT NULL,

@@ -1,4 +1,4 @@
--- One row per session of a client; docs: ARCHITECTURE.md, "Sessions".
+-- One row per session of a client; docs/internals/sessions.md.
 -- expires_at NULL: the session has ended for good, and its locks are being freed.
 -- forced: how many of its locks were freed by force; the client looks at its locks when this number has changed.
 CREATE TABLE IF NOT EXISTS rowlock_session (

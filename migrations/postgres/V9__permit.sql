@@ -1,4 +1,4 @@
--- Read/write locks and semaphores; docs: ARCHITECTURE.md, "Permits". A lock's row has its capacity (0: a plain lock; 2147483647: a read/write
+-- Read/write locks and semaphores; docs/internals/permits.md. A lock's row has its capacity (0: a plain lock; 2147483647: a read/write
 -- lock) and the used part of it. Each permit is a row of rowlock_lock too, with its weight and the capacity of then, named by the lock's name, NUL,
 -- and its grant id in hexadecimal digits.
 -- Functions for the reasons that V8__waiter.sql gives: each locks the row of the name before it decides, and each of its statements has a newer snapshot

@@ -1,4 +1,4 @@
--- What the owner of a waiter holds while it waits: one row per grant; docs: ARCHITECTURE.md, "Deadlocks". A row whose waiter is gone means nothing.
+-- What the owner of a waiter holds while it waits: one row per grant; docs/internals/queue.md, "Deadlocks". A row whose waiter is gone means nothing.
 CREATE TABLE IF NOT EXISTS rowlock_waiting_owner (
     grant_id   BLOB    NOT NULL,
     held_grant BLOB    NOT NULL,

@@ -1,4 +1,4 @@
--- One row per lock name. The row is the lock; docs: ARCHITECTURE.md, "One row".
+-- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
 -- Times are microseconds since 1970-01-01 UTC.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        BLOB    NOT NULL PRIMARY KEY,

@@ -1,4 +1,4 @@
--- One row per idempotency record; docs: ARCHITECTURE.md, "Records".
+-- One row per idempotency record; docs/internals/records.md.
 -- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every write.
 -- Times are microseconds since 1970-01-01 UTC.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency (

@@ -79,7 +79,7 @@ async fn create(server: &str, name: String) -> New {
 
 /// Opens the application's pool.
 async fn connect(server: &str, name: String) -> New {
-    // ARCHITECTURE.md, "A statement that is cut off and fails", has the reason.
+    // docs/internals/engines.md, "A statement that is cut off and fails", has the reason.
     let options = MySqlPoolOptions::new()
         .max_connections(4)
         .after_release(|conn, _| {

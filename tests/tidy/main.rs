@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod suite;
+mod words;
 
 use std::path::{Path, PathBuf};
 

@@ -1,0 +1,145 @@
+//! The documents: short where a reader begins, and no link that leads nowhere.
+
+use std::path::{Path, PathBuf};
+
+/// The most bytes of ARCHITECTURE, and the most words of its glossary: more is a book, and nobody begins with a book.
+const BYTES: usize = 20_000;
+const WORDS: usize = 25;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn architecture() -> String {
+    std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap()
+}
+
+/// All documents of the project.
+fn documents() -> Vec<PathBuf> {
+    fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() {
+                let is_ours = name != "target" && name != "node_modules" && !name.starts_with('.');
+                if is_ours {
+                    collect(&path, found);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(root(), &mut found);
+    found
+}
+
+/// The anchors of a document, as GitHub makes them from its headings.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        heading
+            .chars()
+            .filter(kept)
+            .collect::<String>()
+            .replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn the_architecture_is_short() {
+    let text = architecture();
+    assert!(text.len() <= BYTES, "{} bytes", text.len());
+    let glossary = text.split("## Glossary").nth(1).unwrap();
+    let glossary = glossary.split("\n## ").next().unwrap();
+    let rows = glossary.lines().filter(|line| line.starts_with("| "));
+    let words = rows.count() - 2;
+    assert!((1..=WORDS).contains(&words), "{words} words");
+}
+
+/// The first word of each line of the map, and the files that a line names in parentheses or before its text.
+#[test]
+fn the_map_names_what_there_is() {
+    let text = architecture();
+    let map = text
+        .split("## Where a line of code belongs")
+        .nth(1)
+        .unwrap();
+    let map = map.split("```").nth(1).unwrap();
+    let mut parents: Vec<(usize, PathBuf)> = Vec::new();
+    let mut missing = Vec::new();
+    let mut count = 0;
+    for line in map.lines() {
+        let indent = line.len() - line.trim_start().len();
+        // A line that goes on with the text of the one before is far to the right.
+        if line.trim().is_empty() || indent > 4 {
+            continue;
+        }
+        parents.retain(|(at, _)| *at < indent);
+        let below = parents
+            .last()
+            .map_or_else(PathBuf::new, |(_, path)| path.clone());
+        let names = line.trim().split("   ").next().unwrap();
+        for name in names.split([' ', ',']).filter(|name| !name.is_empty()) {
+            let is_path = name.ends_with('/') || Path::new(name).extension().is_some();
+            if !is_path || name.contains('{') {
+                continue;
+            }
+            count += 1;
+            let path = below.join(name);
+            if !root().join(&path).exists() {
+                missing.push(path.clone());
+            }
+            if name.ends_with('/') && names.split_whitespace().next() == Some(name) {
+                parents.push((indent, path));
+            }
+        }
+    }
+    assert!(count > 20, "{count} names only");
+    assert!(
+        missing.is_empty(),
+        "the map names what is not there: {missing:?}"
+    );
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut dead = Vec::new();
+    let mut count = 0;
+    for path in documents() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1) {
+            let link = link.split(')').next().unwrap();
+            let is_ours = !link.contains("://") && !link.contains("::") && !link.contains(' ');
+            let looks_like_one =
+                link.contains(".md") || link.contains('/') || link.starts_with('#');
+            if !is_ours || !looks_like_one || link.starts_with("mailto:") {
+                continue;
+            }
+            count += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                path.clone()
+            } else {
+                path.parent().unwrap().join(file)
+            };
+            let is_there = target.exists()
+                && (anchor.is_empty() || {
+                    let text = std::fs::read_to_string(&target).unwrap_or_default();
+                    anchors(&text).iter().any(|known| known == anchor)
+                });
+            if !is_there {
+                dead.push(format!(
+                    "{}: {link}",
+                    path.strip_prefix(root()).unwrap().display()
+                ));
+            }
+        }
+    }
+    assert!(count > 50, "{count} links only");
+    assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
+}
