@@ -39,8 +39,8 @@
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
 //! - The attribute `#[locked]` makes a function hold a lock while it runs, and `#[idempotent]` makes a call take effect once (feature `macros`).
-//! - [`compose`] has recipes: a [lock over several databases](compose::Quorum), [leader election](compose::leader), [scheduled jobs](compose::Job), [striped
-//!   counters](compose::stripes), [inboxes](compose::inbox) for queues and webhooks, and the functions behind the attributes.
+//! - The crate [`rowlock-recipes`](https://docs.rs/rowlock-recipes) has what programs build from these: scheduled jobs, leader elections, locks over
+//!   several databases, striped counters, inboxes for queues and webhooks. [`attributes`] has the functions behind the attributes.
 //! - [`Rowlock::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum and tower.
 //!   To write your own layer, use [`begin_http`](Idempotency::begin_http).
@@ -85,8 +85,8 @@ mod locked_attribute {}
 #[doc = include_str!("../rowlock-macros/docs/idempotent.md")]
 mod idempotent_attribute {}
 
+pub mod attributes;
 mod client;
-pub mod compose;
 mod idempotency;
 mod lock;
 mod model;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{Table, presets};
-use rowlock::compose::Job;
-use rowlock::compose::job::JobRun;
 use rowlock::{Error, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, TryAcquire};
+use rowlock_recipes::Job;
+use rowlock_recipes::job::JobRun;
 use serde::Serialize;
 
 use crate::out::{say, span, tell};

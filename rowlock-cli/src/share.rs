@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use rowlock::compose::job::JobRun;
 use rowlock::{Error, Held, Name, Rowlock, RwHeld};
+use rowlock_recipes::job::JobRun;
 
 #[derive(Debug, Args)]
 #[group(multiple = false)]

@@ -61,13 +61,13 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
     let (client, scope, key) = (client.expression(), scope.expression(), key.expression());
     let path = format!("::{}", function.item.sig.ident);
     let path = quote!(::std::concat!(::std::module_path!(), #path));
-    let mut call = quote!(::rowlock::compose::Call::here(#path, { fn here() {} here }));
+    let mut call = quote!(::rowlock::attributes::Call::here(#path, { fn here() {} here }));
     if function.is_of_self() {
         call.extend(quote!(.method_of::<Self>()));
     }
     let work = function.work(&guard, &quote!(::rowlock::IdempotencyGuard));
     Ok(function.with(&quote! {
-        ::rowlock::compose::once(
+        ::rowlock::attributes::once(
             &#client.idempotency() #settings,
             #scope,
             #key,

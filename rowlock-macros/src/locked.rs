@@ -33,6 +33,6 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
     let name = name.expression();
     let work = function.work(&guard, &quote!(::rowlock::Held));
     Ok(function.with(&quote! {
-        ::rowlock::compose::while_locked(&#client.lock(#name) #settings, #work,).await?
+        ::rowlock::attributes::while_locked(&#client.lock(#name) #settings, #work,).await?
     }))
 }

@@ -1,10 +1,10 @@
-//! A counter in stripes (`rowlock::compose::stripes`), on any engine.
+//! A counter in stripes (`rowlock_recipes::stripes`), on any engine.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use rowlock::compose::stripes::{Quantities, Stripes, StripesError, Taken};
 use rowlock::{Retry, Rowlock};
+use rowlock_recipes::stripes::{Quantities, Stripes, StripesError, Taken};
 use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 
 use crate::{App, Db, Tx};

@@ -16,7 +16,7 @@ impl Rowlock {
     /// or when it is restored from a backup. A holder may then have a lease of which the database knows nothing, and the database would grant the name again. Put the
     /// database in quarantine **before clients reach it**, and after the old server takes no more writes, for as long as the longest of these: the TTL of a lock, three times the
     /// [`session_ttl`](crate::Builder::session_ttl), the [lease](crate::Idempotency::lease) of an attempt, the time of a [`release_in`](crate::Held::release_in), the
-    /// [`at_least_for`](crate::compose::Job::at_least_for) of a job. Then every forgotten lease has run out before the next
+    /// `at_least_for` of a job (`rowlock_recipes::Job`). Then every forgotten lease has run out before the next
     /// grant. Fences stay above all earlier ones, unless the new host's clock is behind the old one's by more than the quarantine.
     ///
     /// - It is in force for every statement that begins after this call has returned, of all clients, old and new. (On PostgreSQL, a transaction at REPEATABLE READ or SERIALIZABLE

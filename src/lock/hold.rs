@@ -14,7 +14,7 @@ impl Held {
     /// Every later grant has a greater one.
     ///
     /// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all to each of them. The
-    /// [quorum](crate::compose::Quorum) does so.
+    /// quorum (`rowlock_recipes::Quorum`) does so.
     ///
     /// This grant is not handed on to other tasks of the client in memory. While the fence is ahead of the database's clock, the cleaner does not [remove](crate::Builder::clean_every) the name,
     /// and two [transactions](crate::Rowlock::in_tx) may get the same fence if the first one rolls back.
@@ -60,7 +60,7 @@ impl Held {
     /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days. During that time nobody holds it. It becomes free
     /// by itself, even if this process crashes. Until then, lists show it with this holder.
     ///
-    /// For work that must not be done again too soon, such as a [scheduled job](crate::compose::Job). Other guards of the same [owner](crate::Owner) keep the lease:
+    /// For work that must not be done again too soon, such as a scheduled job (`rowlock_recipes::Job`). Other guards of the same [owner](crate::Owner) keep the lease:
     /// then this only ends this guard.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::compose::inbox::{Delivery, Inbox};
 use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, Submitted};
+use rowlock_recipes::inbox::{Delivery, Inbox};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 
 async fn run(idempotency: &Idempotency, app: &App, request: &str) -> Result<Begun<Outcome>, Error> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::compose::Refused;
+use rowlock::attributes::Refused;
 use rowlock::{Error, RecordState, Rowlock, StepFailed, idempotent};
 use rowlock_test::{Db, on_every_engine};
 use serde::{Deserialize, Serialize};

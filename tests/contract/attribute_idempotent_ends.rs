@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::compose::Refused;
+use rowlock::attributes::Refused;
 use rowlock::{Error, Outcome, RecordState, Rowlock, StepFailed, idempotent};
 use rowlock_test::{Db, Tx, eventually, lapse, on_every_engine, on_tx};
 use tokio::sync::{Mutex, Semaphore};

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use rowlock::compose::Refused;
+use rowlock::attributes::Refused;
 use rowlock::{Error, Rowlock, idempotent};
 use rowlock_test::{Db, on_every_engine};
 

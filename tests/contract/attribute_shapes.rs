@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Display};
 
-use rowlock::compose::Refused;
+use rowlock::attributes::Refused;
 use rowlock::{Error, Rowlock, idempotent, locked};
 use rowlock_test::{Db, on_every_engine};
 use serde::de::DeserializeOwned;

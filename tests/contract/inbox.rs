@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rowlock::compose::inbox::{Delivery, Inbox, Reply};
 use rowlock::{Error, Rowlock};
+use rowlock_recipes::inbox::{Delivery, Inbox, Reply};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 use tokio::sync::{Notify, oneshot};
 

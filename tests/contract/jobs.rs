@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::compose::Job;
-use rowlock::compose::job::Ran;
 use rowlock::{Error, Loss, RunState};
+use rowlock_recipes::Job;
+use rowlock_recipes::job::Ran;
 use rowlock_test::{Db, eventually, on_every_engine, release, take};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::compose::leader::{Election, Leadership};
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock_recipes::leader::{Election, Leadership};
 use rowlock_test::{Db, eventually, on_every_engine, on_tx, queue_is};
 use tokio::task::{JoinHandle, JoinSet};
 

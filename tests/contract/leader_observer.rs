@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rowlock::Rowlock;
-use rowlock::compose::leader::{Change, Election, Leadership};
+use rowlock_recipes::leader::{Change, Election, Leadership};
 use rowlock_test::{Db, on_every_engine};
 use tokio::sync::mpsc;
 

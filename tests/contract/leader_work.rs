@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rowlock::compose::leader::{Election, Leadership};
 use rowlock::{Error, Rowlock};
+use rowlock_recipes::leader::{Election, Leadership};
 use rowlock_test::{Db, eventually, join, on_every_engine, on_tx, queue_is};
 use tokio::sync::{Mutex, mpsc};
 

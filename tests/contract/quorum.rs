@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use rowlock::compose::Quorum;
-use rowlock::compose::quorum::QuorumError;
 use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock_recipes::Quorum;
+use rowlock_recipes::quorum::QuorumError;
 use rowlock_test::{Db, eventually, on_every_engine, take};
 use tokio::task::JoinSet;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::compose::Quorum;
-use rowlock::compose::quorum::QuorumError;
 use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
+use rowlock_recipes::Quorum;
+use rowlock_recipes::quorum::QuorumError;
 use rowlock_test::{Db, eventually, on_every_engine};
 
 const QUARANTINE: Duration = Duration::from_millis(100);

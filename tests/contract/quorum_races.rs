@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rowlock::compose::Quorum;
-use rowlock::compose::quorum::QuorumHeld;
 use rowlock::{Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock_recipes::Quorum;
+use rowlock_recipes::quorum::QuorumHeld;
 use rowlock_test::{Db, eventually, on_every_engine};
 use tokio::task::JoinSet;
 

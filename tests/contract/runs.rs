@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::compose::Job;
 use rowlock::{Error, RunState};
+use rowlock_recipes::Job;
 use rowlock_test::{Db, on_every_engine, release, take};
 
 const LONG: Duration = Duration::from_mins(10);
@@ -145,7 +145,7 @@ on_every_engine! {
             Ok::<_, Error>(next)
         });
         // (The work may be done before the loss is seen.)
-        if let Some(next) = late.await.ok().and_then(rowlock::compose::job::Ran::here) {
+        if let Some(next) = late.await.ok().and_then(rowlock_recipes::job::Ran::here) {
             assert!(next.is_held());
             let run = two.last_run("j").await.unwrap().unwrap();
             assert_eq!((run.state, run.holder.as_str(), run.fence), (RunState::Running, "next", next.fence()));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::compose::stripes::{Quantities, Stripes, StripesError};
 use rowlock::{Error, Retryable};
+use rowlock_recipes::stripes::{Quantities, Stripes, StripesError};
 use rowlock_test::{Db, Stock, Striped, on_every_engine, on_tx, patience};
 use tokio::time::timeout;
 

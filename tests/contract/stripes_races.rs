@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::compose::stripes::StripesError;
 use rowlock::{Error, Retryable};
+use rowlock_recipes::stripes::StripesError;
 use rowlock_test::{App, Db, LEVELS, Striped, Tx, eventually, on_every_engine};
 use tokio::task::JoinSet;
 

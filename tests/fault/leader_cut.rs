@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use rowlock::compose::leader::{Election, Leadership};
 use rowlock::{Engine, Error, Rowlock};
+use rowlock_recipes::leader::{Election, Leadership};
 use rowlock_test::{Db, Mode, connected, queue_is, through_proxy};
 use tokio::sync::mpsc;
 

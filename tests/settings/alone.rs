@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::compose::job::Job;
 use rowlock::{Begun, Error, Fingerprint, LockInfo, Rowlock, StepFailed};
+use rowlock_recipes::job::Job;
 use rowlock_test::{
     begin, begin_new, eventually, join, outcome, patience, queue_is, queue_of, release, take, turns,
 };

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::compose::inbox::{Delivery, Inbox};
 use rowlock::{Advance, Begun, Error, Outcome, Retry, Submitted};
+use rowlock_recipes::inbox::{Delivery, Inbox};
 use rowlock_test::{Striped, begin, begin_new, on_app, on_tx, outcome, release, request, take};
 
 use crate::exercise::{Shop, TTL};

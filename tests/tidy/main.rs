@@ -29,10 +29,11 @@ fn files(below: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The code of all packages of the workspace.
-const ALL: [&str; 10] = [
+const ALL: [&str; 11] = [
     "src",
     "rowlock-http/src",
     "rowlock-macros/src",
+    "rowlock-recipes/src",
     "rowlock-cli/src",
     "rowlock-test/src",
     "benches/src",
@@ -43,10 +44,11 @@ const ALL: [&str; 10] = [
 ];
 
 /// The code of the packages that are published.
-const PUBLISHED: [&str; 4] = [
+const PUBLISHED: [&str; 5] = [
     "src",
     "rowlock-http/src",
     "rowlock-macros/src",
+    "rowlock-recipes/src",
     "rowlock-cli/src",
 ];
 
@@ -93,7 +95,7 @@ const FLOORS: [&[&str]; 7] = [
     &["transaction"],
     &["lock", "idempotency"],
     &["client"],
-    &["compose"],
+    &["attributes"],
 ];
 
 /// The number of a room's floor.
@@ -163,18 +165,14 @@ fn tasks_and_timers_stand_only_in_the_runtime() {
         "spawn_local",
     ];
     assert_eq!(
-        outside(
-            &["src"],
-            &["src/runtime", "src/store/queue_cases", "src/compose"],
-            &words
-        ),
+        outside(&["src"], &["src/runtime", "src/store/queue_cases"], &words),
         Vec::<String>::new()
     );
 }
 
-/// A recipe could stand outside of this crate.
+/// What the attributes stand for could stand outside of this crate.
 #[test]
-fn recipes_use_only_what_every_user_can_use() {
+fn attributes_use_only_what_every_user_can_use() {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     let lib = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
     let lib = lib.unwrap();
@@ -184,7 +182,7 @@ fn recipes_use_only_what_every_user_can_use() {
         .flat_map(|export| export.split(|c| !word(c)))
         .collect();
     let mut wrong = Vec::new();
-    for (path, text) in files("src/compose") {
+    for (path, text) in files("src/attributes") {
         let code: Vec<&str> = code(&text).map(|(_, line)| line).collect();
         let code = code.join(" ");
         for import in code.split("crate::").skip(1) {
@@ -192,7 +190,7 @@ fn recipes_use_only_what_every_user_can_use() {
             let (room, names) = import[..end].split_once("::").unwrap_or(("", ""));
             let names = names.split(|c| !word(c)).filter(|name| !name.is_empty());
             let hidden = names.filter(|name| !public.contains(name));
-            if room != "compose" {
+            if room != "attributes" {
                 wrong.extend(hidden.map(|name| format!("{}: {room}::{name}", path.display())));
             }
         }

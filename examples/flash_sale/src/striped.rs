@@ -1,7 +1,7 @@
 //! The stock in several rows, each under a lock of its own.
 
-use rowlock::compose::stripes::{Quantities, Stripes, StripesError};
 use rowlock::{Error, Rowlock};
+use rowlock_recipes::stripes::{Quantities, Stripes, StripesError};
 
 use crate::shop::{NUMBERED, RETRY, Shop, execute, think};
 

@@ -11,7 +11,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
-use rowlock::compose::inbox::{Inbox, Reply};
+use rowlock_recipes::inbox::{Inbox, Reply};
 use sqlx::PgPool;
 
 use crate::{Event, credit};

@@ -7,7 +7,7 @@ pub mod signature;
 pub mod webhook;
 
 use rowlock::Error;
-use rowlock::compose::inbox::{Delivery, Inbox};
+use rowlock_recipes::inbox::{Delivery, Inbox};
 use sqlx::PgPool;
 
 pub use event::{BadEvent, Event};

@@ -10,7 +10,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use rowlock::compose::inbox::{Inbox, Reply};
+use rowlock_recipes::inbox::{Inbox, Reply};
 use sqlx::PgPool;
 
 use crate::signature::{HEADER, is_signed};

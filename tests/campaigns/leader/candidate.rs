@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::compose::leader::{Election, Leadership};
 use rowlock::{Error, Rowlock};
+use rowlock_recipes::leader::{Election, Leadership};
 use rowlock_test::{App, Kind, on_app};
 use sqlx::AssertSqlSafe;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rowlock::compose::leader::Leader;
+use rowlock_recipes::leader::Leader;
 
 /// One act of a leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

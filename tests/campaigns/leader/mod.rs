@@ -22,7 +22,7 @@ use judge::{Act, Seen, judge, terms};
 use pulse::Pulse;
 use rand::Rng;
 use rowlock::Engine;
-use rowlock::compose::leader::{Change, Election};
+use rowlock_recipes::leader::{Change, Election};
 use rowlock_test::{Db, on_app, patience};
 use tokio::sync::mpsc;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use rowlock::Rowlock;
-use rowlock::compose::Quorum;
+use rowlock_recipes::Quorum;
 
 use crate::history::{Event, now};
 use crate::role::Role;

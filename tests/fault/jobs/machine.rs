@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::compose::Job;
 use rowlock::{Error, Rowlock};
+use rowlock_recipes::Job;
 use rowlock_test::{App, on_app, tell};
 use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use lapin::{Connection, ConnectionProperties};
 use rowlock::Rowlock;
-use rowlock::compose::inbox::Inbox;
+use rowlock_recipes::inbox::Inbox;
 use sqlx::PgPool;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use clap::Parser;
 use inbox::webhook::{Webhook, routes};
 use rowlock::Rowlock;
-use rowlock::compose::inbox::Inbox;
+use rowlock_recipes::inbox::Inbox;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 

@@ -6,8 +6,8 @@ mod webhooks;
 
 use std::time::SystemTime;
 
-use rowlock::compose::inbox::Inbox;
 use rowlock::{Engine, Rowlock};
+use rowlock_recipes::inbox::Inbox;
 use rowlock_test::{App, Db};
 use sqlx::PgPool;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inbox::signature::{HEADER, sign};
 use inbox::webhook::{Webhook, routes};
-use rowlock::compose::inbox::Inbox;
+use rowlock_recipes::inbox::Inbox;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 
