@@ -68,7 +68,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "some items are used by some brands only")
+    allow(dead_code, reason = "some items are used by some engines only")
 )]
 
 #[cfg(doctest)]

@@ -211,7 +211,7 @@ async fn fill(shop: &Shop, engine: Engine, wanted: usize) -> Result<(), Failure>
             "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR",
         ),
     };
-    let columns = "state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, open_step, content_type, outcome, \
+    let columns = "state, attempt, abandoned, max_attempts, attempt_id, holder, fingerprint, bound, open_step, content_type, outcome, \
                    began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
     loop {
         let there = usize::try_from(records(shop).await?)?;

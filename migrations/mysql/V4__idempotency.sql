@@ -6,7 +6,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     idempotency_key  varbinary(255) NOT NULL,
     state            varchar(16)    CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     attempt          bigint         NOT NULL,
-    vanished         integer        NOT NULL,
+    abandoned         integer        NOT NULL,
     max_attempts     integer        NOT NULL,
     attempt_id       binary(16)     NOT NULL,
     holder           varchar(255)   CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,

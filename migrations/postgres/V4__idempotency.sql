@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     idempotency_key  bytea       NOT NULL,
     state            text        NOT NULL,
     attempt          bigint      NOT NULL,
-    vanished         integer     NOT NULL,
+    abandoned         integer     NOT NULL,
     max_attempts     integer     NOT NULL,
     attempt_id       uuid        NOT NULL,
     holder           text        NOT NULL,

@@ -79,7 +79,7 @@ END $$;
 -- position; 3 the queue is full; 4 no lock: number is the capacity. Only a grant waits for the disk: a waiter that a crash has removed joins again.
 CREATE OR REPLACE FUNCTION rowlock_join_v1(
     of_name bytea, of_grant uuid, of_session uuid, in_session boolean, ttl bigint, of_holder text, most bigint,
-    OUT status integer, OUT number bigint, OUT is_stuck boolean
+    OUT status integer, OUT number bigint, OUT is_orphaned boolean
 ) LANGUAGE plpgsql VOLATILE SET lock_timeout = '20ms' SET enable_seqscan = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -121,7 +121,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    is_stuck := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
+    is_orphaned := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
         SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at);
     number := rowlock_queue_v1(of_name, of_grant, of_session, of_holder, 0, most);
     status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
@@ -186,7 +186,7 @@ BEGIN
         RETURN;
     END IF;
     IF l.waiters > 0 AND EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
-        -- Nobody is granted the name. Its waiters stay, and the name is stuck until the end of the quarantine.
+        -- Nobody is granted the name. Its waiters stay, and the name is orphaned until the end of the quarantine.
         UPDATE rowlock_lock
         SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
         WHERE name = of_name AND grant_id IS NOT NULL;

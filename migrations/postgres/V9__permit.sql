@@ -13,7 +13,7 @@ $$;
 -- Removes the permits that have expired, and those whose sessions have ended; sessions that have expired end first. Skips locked rows: a transaction
 -- may have a permit pinned. Returns what is used now. The row of the name is locked. Unless it recounts, it only reads the permits when none has
 -- ended, and trusts `used`: that is too large when the cleaner or a person has removed a permit.
-CREATE OR REPLACE FUNCTION rowlock_reap_v1(of_name bytea, recounts boolean) RETURNS bigint
+CREATE OR REPLACE FUNCTION rowlock_reclaim_v1(of_name bytea, recounts boolean) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     at timestamptz := clock_timestamp();
@@ -82,7 +82,7 @@ DECLARE
     last bigint;
     gone bigint;
     granted bigint := 0;
-    is_reaped boolean := false;
+    is_reclaimed boolean := false;
     holders text[] := '{}';
     weights bigint[] := '{}';
     fences bigint[] := '{}';
@@ -92,7 +92,7 @@ BEGIN
     SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position, k.fence INTO l FROM rowlock_lock k WHERE k.name = of_name;
     IF l.waiters <= 0 THEN
         IF recounts AND l.used > 0 THEN
-            PERFORM rowlock_reap_v1(of_name, true);
+            PERFORM rowlock_reclaim_v1(of_name, true);
         END IF;
         RETURN;
     END IF;
@@ -109,9 +109,9 @@ BEGIN
         ORDER BY p.position LIMIT 100
     LOOP
         seen := seen + 1;
-        IF l.used + w.weight > l.capacity AND NOT is_reaped THEN
-            l.used := rowlock_reap_v1(of_name, recounts) + granted;
-            is_reaped := true;
+        IF l.used + w.weight > l.capacity AND NOT is_reclaimed THEN
+            l.used := rowlock_reclaim_v1(of_name, recounts) + granted;
+            is_reclaimed := true;
         END IF;
         IF l.used + w.weight > l.capacity THEN
             -- It keeps back those behind it.
@@ -191,7 +191,7 @@ BEGIN
     IF EXISTS (
         SELECT FROM rowlock_lock k WHERE k.name = rowlock_permit_name_v1(of_name, of_grant)
     ) THEN
-        in_use := rowlock_reap_v1(of_name, false);
+        in_use := rowlock_reclaim_v1(of_name, false);
         IF EXISTS (
             SELECT FROM rowlock_lock k WHERE k.name = rowlock_permit_name_v1(of_name, of_grant)
         ) THEN
@@ -200,7 +200,7 @@ BEGIN
     END IF;
     IF l.waiters = 0 AND NOT EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
         IF in_use + of_weight > l.capacity THEN
-            in_use := rowlock_reap_v1(of_name, false);
+            in_use := rowlock_reclaim_v1(of_name, false);
         END IF;
         IF in_use + of_weight <= l.capacity THEN
             status := 1;
@@ -286,7 +286,7 @@ BEGIN
     in_use := l.used;
     IF new_weight > p.weight THEN
         IF in_use - p.weight + new_weight > l.capacity THEN
-            in_use := rowlock_reap_v1(of_name, false);
+            in_use := rowlock_reclaim_v1(of_name, false);
         END IF;
         IF in_use - p.weight + new_weight > l.capacity OR EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
             status := 2;
@@ -300,7 +300,7 @@ BEGIN
     END IF;
     UPDATE rowlock_lock SET weight = new_weight, fence = number WHERE name = p.name;
     IF NOT FOUND THEN
-        -- Its session has ended meanwhile, and it was reaped.
+        -- Its session has ended meanwhile, and it was reclaimed.
         RETURN;
     END IF;
     status := 1;

@@ -6,7 +6,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     idempotency_key  BLOB    NOT NULL,
     state            TEXT    NOT NULL,
     attempt          INTEGER NOT NULL,
-    vanished         INTEGER NOT NULL,
+    abandoned         INTEGER NOT NULL,
     max_attempts     INTEGER NOT NULL,
     attempt_id       BLOB    NOT NULL,
     holder           TEXT    NOT NULL,

@@ -119,7 +119,7 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result
             key,
             info.state.to_string(),
             lasts(info),
-            format!("{}/{}", info.vanished, info.max_attempts),
+            format!("{}/{}", info.abandoned, info.max_attempts),
             time(info.attempted_at),
             info.holder.escape_debug().to_string(),
         ]);
@@ -150,7 +150,10 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) -> Res
     }
     let used = match info.state {
         RecordState::Done | RecordState::Expired => String::new(),
-        _ => format!(", {} of {} attempts used", info.vanished, info.max_attempts),
+        _ => format!(
+            ", {} of {} attempts used",
+            info.abandoned, info.max_attempts
+        ),
     };
     line("attempt", format!("{}{used}", info.attempt));
     line("by", info.holder.escape_debug().to_string());
@@ -236,7 +239,7 @@ pub(crate) fn brief(info: &RecordInfo) -> Value {
         "key": bytes(info.record.key()),
         "state": info.state.name(),
         "attempt": info.attempt,
-        "vanished": info.vanished,
+        "abandoned": info.abandoned,
         "max_attempts": info.max_attempts,
         "holder": info.holder,
         "open_step": info.open_step,

@@ -112,7 +112,7 @@ struct JsonRun<'a> {
     name: &'a str,
     state: &'static str,
     began_at: String,
-    /// `null`: it has vanished, and nobody knows.
+    /// `null`: it was abandoned, and nobody knows.
     took_ms: Option<u64>,
     holder: &'a str,
     fence: i64,

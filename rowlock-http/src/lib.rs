@@ -211,7 +211,7 @@
 //!
 //! ## poisoned
 //!
-//! *409.* Too many attempts of this request in a row have vanished: their process died before there was a result. A response
+//! *409.* Too many attempts of this request in a row were abandoned: their process died before there was a result. A response
 //! with 5xx and a panic do not count. The request does not run again until an operator runs `rowlock idempotency reset`, or an hour
 //! has passed since the last attempt.
 //!

@@ -201,7 +201,7 @@ impl Problem {
         match self {
             Self::InFlight { remaining } => {
                 let usual = usual.unwrap_or_default();
-                // If the lease ends earlier, its holder has vanished, and the retry takes over.
+                // If the lease ends earlier, its process has gone, and the retry takes over.
                 let wait = remaining.map_or(usual, |remaining| usual.min(remaining));
                 let seconds = u64::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u64::MAX);
                 Some(seconds.clamp(*RETRY_AFTER.start(), *RETRY_AFTER.end()))

@@ -27,7 +27,7 @@ pub async fn begin_new(idempotency: &Idempotency, key: &str) -> IdempotencyGuard
     }
 }
 
-/// Waits until the attempt of a vanished caller ends, and takes over.
+/// Waits until the attempt of an abandoned caller ends, and takes over.
 pub async fn take_over(idempotency: &Idempotency, key: &str) -> IdempotencyGuard {
     begin_new(&idempotency.clone().wait(Duration::from_secs(30)), key).await
 }

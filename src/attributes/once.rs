@@ -25,7 +25,7 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///   and must not be repeated, so this call returns the result, and later calls get [`Refused::NotKept`].
 /// - The database does not answer: this call returns the error, and a task of the client keeps trying for up to ten minutes. Until then the
 ///   key stays claimed. Call again to get the result.
-/// - The process crashes, or this future is dropped, during `work`: the attempt vanishes. When its lease has ended (after a drop: at once)
+/// - The process crashes, or this future is dropped, during `work`: the attempt is abandoned. When its lease has ended (after a drop: at once)
 ///   the next call runs the work again. Protect effects outside of the database with [steps](IdempotencyGuard::step) and the
 ///   [`downstream_key`](IdempotencyGuard::downstream_key).
 ///

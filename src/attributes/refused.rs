@@ -48,7 +48,7 @@ pub enum Refused {
         /// The record.
         record: RecordKey,
     },
-    /// An attempt ended or vanished during a step that must not be repeated. The step may or may not have happened.
+    /// An attempt ended or was abandoned during a step that must not be repeated. The step may or may not have happened.
     #[error(
         "{} is unknown: the step {:?} of attempt {} may or may not have happened; find out, and report it (`rowlock idempotency resolve`)",
         .0.record, .0.step, .0.attempt
@@ -62,14 +62,14 @@ pub enum Refused {
         /// The record.
         record: RecordKey,
     },
-    /// Too many attempts have vanished. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
+    /// Too many attempts were abandoned. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
     #[error(
-        "{record} is poisoned: {attempts} attempts have vanished; find out why, then run `rowlock idempotency reset` (or wait for an hour after the last one)"
+        "{record} is poisoned: {attempts} attempts were abandoned; find out why, then run `rowlock idempotency reset` (or wait for an hour after the last one)"
     )]
     Poisoned {
         /// The record.
         record: RecordKey,
-        /// The number of attempts that vanished.
+        /// The number of attempts that were abandoned.
         attempts: u32,
     },
     /// An earlier attempt was done, and its result could not be kept: it was too large, JSON could not represent it, or the database

@@ -11,7 +11,7 @@ use crate::runtime::password::AskPassword;
 use crate::runtime::schema::Preparing;
 use crate::runtime::{Core, Settings};
 use crate::store::Connector;
-use crate::store::brands::{self, Connect};
+use crate::store::engines::{self, Connect};
 use crate::transaction::{Pool, connector};
 
 /// Settings of a client; made by [`Rowlock::builder`].
@@ -173,7 +173,7 @@ impl Builder {
                 reason: "it begins or ends with a space or a line break: remove that".into(),
             });
         }
-        brands::connect(url, self).await
+        engines::connect(url, self).await
     }
 
     /// See [`Rowlock::from_pool`].

@@ -267,13 +267,13 @@ impl Rowlock {
         self.core.tasks.spawn(name, work)
     }
 
-    /// The brand of the database.
+    /// The engine of the database.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.core.engine
     }
 
-    /// The brand and version that the server reports.
+    /// The engine and version that the server reports.
     #[must_use]
     pub fn server_version(&self) -> &str {
         &self.core.version

@@ -6,8 +6,8 @@ use super::Rowlock;
 use crate::lock::TryAcquire;
 use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::backoff;
-use crate::runtime::errands::ErrandKind;
 use crate::runtime::head::Manner;
+use crate::runtime::slow::SlowKind;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
@@ -79,7 +79,7 @@ impl Rowlock {
     /// A database out of reach, or a damaged row.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
         let list = async |store: &mut dyn Store| store.lock_list().await;
-        let rows = self.core.run_errand(self.core.look(None, "list"), list);
+        let rows = self.core.run_slow(self.core.look(None, "list"), list);
         rows.await?.into_iter().map(LockRow::info).collect()
     }
 
@@ -92,7 +92,7 @@ impl Rowlock {
         let list = async |store: &mut dyn Store| store.queue_list().await;
         let rows = self
             .core
-            .run_errand(self.core.look(None, "list waiters"), list);
+            .run_slow(self.core.look(None, "list waiters"), list);
         rows.await?.into_iter().map(WaiterRow::info).collect()
     }
 
@@ -105,7 +105,7 @@ impl Rowlock {
         let list = async |store: &mut dyn Store| store.session_list().await;
         let list = self
             .core
-            .run_errand(self.core.look(None, "list sessions"), list);
+            .run_slow(self.core.look(None, "list sessions"), list);
         list.await?.into_iter().map(SessionRow::info).collect()
     }
 
@@ -146,7 +146,7 @@ impl Rowlock {
         }
         let ask = PassAsk {
             name: name.clone(),
-            why: PassWhy::Stuck,
+            why: PassWhy::Orphaned,
         };
         let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
         let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
@@ -177,7 +177,7 @@ impl Rowlock {
             drop(core.queue.keepers.recall(&name));
             freed
         };
-        self.core.run_errand(head, free).await
+        self.core.run_slow(head, free).await
     }
 
     /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another capacity. Otherwise it keeps its kind until
@@ -296,7 +296,7 @@ impl Rowlock {
         let head = self.core.look(Subject::Lock(name.clone()), doing);
         let name = name.clone();
         let list = async move |store: &mut dyn Store| store.lock_holders(&name).await;
-        self.core.run_errand(head, list).await
+        self.core.run_slow(head, list).await
     }
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most
@@ -368,7 +368,7 @@ impl Rowlock {
         check_batch(batch)?;
         let timeout = self.core.settings.operation_timeout;
         let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core.errand(ErrandKind::Cleaning, walk).await
+        self.core.slow(SlowKind::Cleaning, walk).await
     }
 }
 

@@ -61,7 +61,7 @@ impl Rowlock {
         let mut limit = Limit::new();
         let begin =
             async move |store: &mut dyn Store| store.quarantine_begin(time, limit.next()).await;
-        self.core.run_errand(head, begin).await
+        self.core.run_slow(head, begin).await
     }
 
     /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. One that begins after this call has begun may stay. Call it only when it is certain that no lease was forgotten.
@@ -82,7 +82,7 @@ impl Rowlock {
         let end = async move |store: &mut dyn Store| {
             store.quarantine_end(quarantine.id, limit.next()).await
         };
-        self.core.run_errand(head, end).await?;
+        self.core.run_slow(head, end).await?;
         Ok(true)
     }
 
@@ -99,6 +99,6 @@ impl Rowlock {
     async fn seen(&self, doing: &'static str) -> Result<Option<Quarantine>, Error> {
         let head = self.core.look(None, doing);
         let see = async |store: &mut dyn Store| store.quarantine_seen().await;
-        self.core.run_errand(head, see).await
+        self.core.run_slow(head, see).await
     }
 }

@@ -14,9 +14,7 @@ impl Rowlock {
     /// A database out of reach, or a damaged row.
     pub async fn runs(&self) -> Result<Vec<RunInfo>, Error> {
         let list = async |store: &mut dyn Store| store.run_list(None).await;
-        let rows = self
-            .core
-            .run_errand(self.core.look(None, "list runs"), list);
+        let rows = self.core.run_slow(self.core.look(None, "list runs"), list);
         rows.await?.into_iter().map(RunRow::info).collect()
     }
 
@@ -34,7 +32,7 @@ impl Rowlock {
         let list = async move |store: &mut dyn Store| store.run_list(Some(&name)).await;
         let rows = self
             .core
-            .run_errand(self.core.look(None, "look up the last run"), list);
+            .run_slow(self.core.look(None, "look up the last run"), list);
         rows.await?.pop().map(RunRow::info).transpose()
     }
 }

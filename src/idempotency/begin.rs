@@ -33,7 +33,7 @@ impl Idempotency {
     /// # Cancel safety
     ///
     /// Dropping the future leaves no attempt behind: an attempt that has begun is given up in the background, and does
-    /// not count as vanished. (If the database is out of reach then, the key is free when the lease ends.)
+    /// not count as abandoned. (If the database is out of reach then, the key is free when the lease ends.)
     pub async fn begin(
         &self,
         scope: impl AsRef<[u8]>,

@@ -21,15 +21,15 @@ pub enum Begun<T> {
     InFlight(InFlight),
     /// The key was used for another request.
     Mismatch,
-    /// An attempt ended or vanished during a step that must not be repeated. The step may or may not have
+    /// An attempt ended or was abandoned during a step that must not be repeated. The step may or may not have
     /// happened.
     Unknown(UnknownStep),
     /// An earlier attempt of this request was done, and its retention is over. The work is not run again. (Another request under this key is a
     /// [`Mismatch`](Self::Mismatch).)
     Expired,
-    /// Too many attempts have vanished. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
+    /// Too many attempts were abandoned. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
     Poisoned {
-        /// The number of attempts that vanished.
+        /// The number of attempts that were abandoned.
         attempts: u32,
     },
 }

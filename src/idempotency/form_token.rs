@@ -33,7 +33,7 @@ use crate::runtime::Core;
 use crate::runtime::token::NewToken;
 use crate::runtime::turns::KeyTurn;
 use crate::store::Store;
-use crate::store::brands::{Brand, Supported};
+use crate::store::engines::{Driver, Supported};
 use crate::store::form_token::{FormTokenStore, TokenAsk};
 use crate::store::record::{ClaimAsk, Claimed};
 use crate::transaction::{Context, Open, Pool, RetryTx, Retryable, Run, Transaction, Uncommitted};
@@ -146,7 +146,7 @@ impl FormTokens {
         scope: impl AsRef<[u8]>,
     ) -> Result<FormToken, Error> {
         let (token, ask) = self.fresh(scope.as_ref())?.make();
-        let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::BRAND)?;
+        let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::DRIVER)?;
         let told = tx.connection().tx_token_issue(&ask).await;
         context.told(told)?;
         Ok(token)
@@ -169,7 +169,7 @@ impl FormTokens {
         let Some(ask) = self.ask(scope.as_ref(), token)? else {
             return Ok(false);
         };
-        let context = self.context(scope.as_ref(), &ask, "use a form token of", T::BRAND)?;
+        let context = self.context(scope.as_ref(), &ask, "use a form token of", T::DRIVER)?;
         let told = tx.connection().tx_token_consume(&ask).await;
         context.told(told)
     }
@@ -193,7 +193,7 @@ impl FormTokens {
         scope: impl AsRef<[u8]>,
         token: &str,
         form: impl Into<Fingerprint>,
-        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Submitted, E>
     where
         P: Pool,
@@ -216,7 +216,7 @@ impl FormTokens {
         pool: &P,
         ask: &TokenAsk,
         form: &Fingerprint,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Submitted, E>
     where
         P: Pool,
@@ -290,7 +290,7 @@ impl FormTokens {
         run: &Arc<Run>,
         ask: &TokenAsk,
         form: &Fingerprint,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Ran, E>
     where
         P: Pool,
@@ -335,7 +335,7 @@ impl FormTokens {
     /// Claims the key of the outcome first, so that the second click finds the claim and does not wait for the token's row.
     async fn consume_on<P: Pool>(
         &self,
-        tx: &mut sqlx::Transaction<'static, P::Brand>,
+        tx: &mut sqlx::Transaction<'static, P::Database>,
         ask: &TokenAsk,
         claim: &ClaimAsk,
     ) -> Result<Claimed, Error> {
@@ -343,7 +343,7 @@ impl FormTokens {
         if !matches!(claimed, Claimed::Mine { .. }) {
             return Ok(claimed);
         }
-        let context = self.context(&ask.scope, ask, "use a form token of", P::Brand::BRAND)?;
+        let context = self.context(&ask.scope, ask, "use a form token of", P::Database::DRIVER)?;
         let told = tx.tx_token_consume(ask).await;
         Ok(if context.told(told)? {
             claimed
@@ -380,7 +380,7 @@ impl FormTokens {
         scope: &[u8],
         ask: &TokenAsk,
         doing: &'static str,
-        of: Brand,
+        of: Driver,
     ) -> Result<Context<'_>, Error> {
         debug_assert_eq!(scope, &*ask.scope);
         Context::new(&self.core, Subject::Record(record(ask)?), doing, of)

@@ -31,7 +31,7 @@ use crate::transaction::Transaction;
 /// # Drop
 ///
 /// Dropping the guard frees the key in the background: the next attempt of the same request runs the work again, under a higher number. The
-/// dropped attempt counts as vanished. During a [step that must not be repeated](Self::step_once) the record becomes
+/// dropped attempt counts as abandoned. During a [step that must not be repeated](Self::step_once) the record becomes
 /// unknown instead. After `complete_in`, drop the guard whether the transaction commits or not.
 ///
 /// ```
@@ -144,7 +144,7 @@ impl IdempotencyGuard {
     /// hexadecimal, derived from scope, key, fingerprint and step, so it is the same in every attempt. (After the key is
     /// forgotten here, another request gets another downstream key, because the other server may remember longer.)
     ///
-    /// From this call on, the key belongs to its request, also when the attempt is released or vanishes: another request gets
+    /// From this call on, the key belongs to its request, also when the attempt is released or is abandoned: another request gets
     /// [`Begun::Mismatch`](crate::Begun::Mismatch), because the other server may have done the step.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ impl IdempotencyGuard {
         self.check_running("complete")?;
         self.check_steps()?;
         let core = &self.inner.core;
-        let context = Context::new(core, self.record().subject(), "complete", T::BRAND)?;
+        let context = Context::new(core, self.record().subject(), "complete", T::DRIVER)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
             Finished::Ended => {
@@ -234,13 +234,13 @@ impl IdempotencyGuard {
     }
 
     /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next attempt runs the work
-    /// again, and this attempt does not count as vanished. During a [step that must not be
+    /// again, and this attempt does not count as abandoned. During a [step that must not be
     /// repeated](Self::step_once) the record becomes unknown instead.
     ///
     /// # Errors
     ///
     /// [`Error::Superseded`]: another attempt has taken over. A database out of reach: dropping the guard then tries the
-    /// release again in the background, and the attempt does not count as vanished.
+    /// release again in the background, and the attempt does not count as abandoned.
     ///
     /// # Cancel safety
     ///
@@ -275,7 +275,7 @@ impl IdempotencyGuard {
         self.in_tx.store(false, Ordering::Release);
     }
 
-    /// Makes dropping the guard free the key without counting this attempt as vanished. For code that knows that no work was
+    /// Makes dropping the guard free the key without counting this attempt as abandoned. For code that knows that no work was
     /// done, such as a layer whose handler never ran.
     ///
     /// It takes effect only when the guard is dropped, and sends nothing to the database before. A
@@ -372,14 +372,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = client(&dir).await;
         let idempotency = client.idempotency();
-        for (counts, vanished) in [(false, 0), (true, 1)] {
+        for (counts, abandoned) in [(false, 0), (true, 1)] {
             let guard = new(&idempotency).await;
             if !counts {
                 guard.do_not_count();
             }
             drop(guard);
             client.flush().await;
-            assert_eq!(info(&idempotency).await.vanished, vanished);
+            assert_eq!(info(&idempotency).await.abandoned, abandoned);
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) fn judge(
         return Ok(Verdict::Claim(None));
     };
     let same = row.fingerprint == fingerprint.as_bytes();
-    let (attempt, attempts) = (row.attempt, u32::try_from(row.vanished).unwrap_or(0));
+    let (attempt, attempts) = (row.attempt, u32::try_from(row.abandoned).unwrap_or(0));
     let damaged = |row: &RecordRow, what| Err(corrupt(&row.scope, &row.key, what));
     let Some(state) = row.state_now(max_attempts) else {
         return damaged(&row, NO_STATE);
@@ -151,7 +151,7 @@ mod tests {
         assert!(matches!(of(row("running"), "a"), Verdict::InFlight { .. }));
         assert!(matches!(of(lapsed.clone(), "a"), Verdict::Claim(Some(_))));
         let crashed = RecordRow {
-            vanished: 3,
+            abandoned: 3,
             ..lapsed.clone()
         };
         assert!(matches!(
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_that_vanished_is_forgotten_unless_a_step_is_open() {
+    fn an_attempt_that_was_abandoned_is_forgotten_unless_a_step_is_open() {
         let old = RecordRow {
             lease_left: 0,
             forget_left: Some(0),

@@ -16,10 +16,10 @@
 //!                   ▼ │ │
 //!                  free ┘    begin, under a higher attempt
 //!                     │
-//!                     └────► unknown: the attempt ended or vanished during a step that must not be repeated
+//!                     └────► unknown: the attempt ended or was abandoned during a step that must not be repeated
 //! ```
 //!
-//! When `max_attempts` attempts in a row have vanished, each within an hour after the one before, no attempt begins: the key is *poisoned*, until an
+//! When `max_attempts` attempts in a row were abandoned, each within an hour after the one before, no attempt begins: the key is *poisoned*, until an
 //! hour after the last one, or until an administrator resets it. An unknown record becomes free when a hook or a person reports whether the step happened.
 //!
 //! # Trust window

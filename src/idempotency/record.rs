@@ -24,10 +24,10 @@ pub struct RecordInfo {
     pub state: RecordState,
     /// The number of the last attempt.
     pub attempt: i64,
-    /// The number of attempts since the last attempt that ended in good order. They have vanished, except an attempt that
+    /// The number of attempts since the last attempt that ended in good order. They were abandoned, except an attempt that
     /// is still running. (They count until the key was left alone for an hour.)
-    pub vanished: u32,
-    /// The number of attempts that may vanish in a row.
+    pub abandoned: u32,
+    /// The number of attempts that may be abandoned in a row.
     pub max_attempts: u32,
     /// Who ran the last attempt, for people to read.
     pub holder: String,
@@ -108,7 +108,7 @@ impl RecordRow {
         Ok(RecordInfo {
             state,
             attempt: self.attempt,
-            vanished: u32::try_from(self.vanished).unwrap_or(0),
+            abandoned: u32::try_from(self.abandoned).unwrap_or(0),
             max_attempts: u32::try_from(self.max_attempts).unwrap_or(0),
             fingerprint: Fingerprint::from_bytes(fingerprint),
             outcome,
@@ -192,7 +192,7 @@ impl Idempotency {
         };
         let head = self.core.look(None, "list records");
         let list = async move |store: &mut dyn Store| store.record_list(&filter).await;
-        let rows = self.core.run_errand(head, list).await?;
+        let rows = self.core.run_slow(head, list).await?;
         rows.into_iter().map(RecordRow::info).collect()
     }
 

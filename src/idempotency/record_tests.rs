@@ -9,7 +9,7 @@ pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
         key: b"k".to_vec(),
         state: KeptState::parse(state),
         attempt: 1,
-        vanished: 1,
+        abandoned: 1,
         max_attempts: 3,
         attempt_id: uuid::Uuid::nil(),
         holder: "a test".into(),
@@ -40,7 +40,10 @@ fn a_state_is_told_as_the_next_one_to_ask_would_find_it() {
         open_step: Some("charge".into()),
         ..row
     };
-    let worn = |row| RecordRow { vanished: 3, ..row };
+    let worn = |row| RecordRow {
+        abandoned: 3,
+        ..row
+    };
     assert_eq!(state(live()), RecordState::Running);
     assert_eq!(state(with_open_step(worn(live()))), RecordState::Running);
     assert_eq!(state(row("running")), RecordState::Lapsed);

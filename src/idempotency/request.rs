@@ -132,8 +132,8 @@ impl Idempotency {
         self
     }
 
-    /// How many attempts may vanish (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
-    /// 1000, 5 when not set. Attempts that complete, or are [released](crate::IdempotencyGuard::release), do not count. An attempt that vanished counts
+    /// How many attempts may be abandoned (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
+    /// 1000, 5 when not set. Attempts that complete, or are [released](crate::IdempotencyGuard::release), do not count. An attempt that was abandoned counts
     /// for an hour from the end of its lease: then the key may be tried again, as after a [`reset`](Self::reset). So a request that kills its process
     /// does so no more often than that in an hour, and requests that ran beside it are not refused for ever.
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
@@ -179,7 +179,7 @@ impl Idempotency {
     ///
     /// Several processes may call the hook at the same time. It must only look (at the payment provider, for example, with
     /// the [`downstream_key`](UnknownStep::downstream_key)). Before you return [`Reconciled::NotHappened`], make sure that the
-    /// step cannot happen later: the process that vanished may only be paused.
+    /// step cannot happen later: its process may only be paused.
     pub fn reconcile<F>(mut self, hook: impl Fn(UnknownStep) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Reconciled> + Send + 'static,

@@ -10,7 +10,7 @@ use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
 use crate::store::Store;
-use crate::store::brands::Supported;
+use crate::store::engines::Supported;
 use crate::store::record::{ClaimAsk, Claimed, Finished};
 use crate::store::record_in_tx::RecordInTxStore;
 use crate::transaction::Context;
@@ -27,7 +27,7 @@ impl Idempotency {
     /// asks on a lane. (A replay takes one statement if this client has seen the key before. If not, it first begins a
     /// transaction, which finds the record and rolls back. On MySQL that transaction waits for up to a second when another
     /// process runs the key; on SQLite it waits for the file, as all writers do.) A crash leaves no record, so there are no
-    /// vanished attempts to count.
+    /// abandoned attempts to count.
     ///
     /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and its effects
     /// outside of the transaction happen as often. If `work` returns an error, everything is rolled back and the key is
@@ -53,7 +53,7 @@ impl Idempotency {
         scope: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
         fingerprint: impl Into<Fingerprint>,
-        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Begun<Outcome>, E>
     where
         P: Pool,
@@ -83,7 +83,7 @@ impl Idempotency {
         pool: &P,
         key: &RecordKey,
     ) -> Result<(), E> {
-        let context = Context::new(&self.core, key.subject(), "begin", P::Brand::BRAND)?;
+        let context = Context::new(&self.core, key.subject(), "begin", P::Database::DRIVER)?;
         let checked = context.check_pool(pool.pool()).await;
         checked.map_err(Uncommitted::into_error)
     }
@@ -93,7 +93,7 @@ impl Idempotency {
         pool: &P,
         key: &RecordKey,
         fingerprint: &Fingerprint,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Begun<Outcome>, E>
     where
         P: Pool,
@@ -184,7 +184,7 @@ impl Idempotency {
         pool: &P,
         run: &Arc<Run>,
         ask: &ClaimAsk,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Ran, E>
     where
         P: Pool,
@@ -209,9 +209,9 @@ impl Idempotency {
     /// A statement that is cut off can cost the pool a connection, so a task finishes it if this future is dropped.
     async fn claim_in<P: Pool>(
         &self,
-        open: Open<sqlx::Transaction<'static, P::Brand>>,
+        open: Open<sqlx::Transaction<'static, P::Database>>,
         ask: &ClaimAsk,
-    ) -> Result<Result<Open<sqlx::Transaction<'static, P::Brand>>, Ran>, Error> {
+    ) -> Result<Result<Open<sqlx::Transaction<'static, P::Database>>, Ran>, Error> {
         let (it, ask) = (self.clone(), ask.clone());
         let claimed = self.core.tasks.finish("the claim of a key", async move {
             let mut open = open;
@@ -230,10 +230,10 @@ impl Idempotency {
     /// Sends the claim of the key.
     pub(super) async fn claim_on<P: Pool>(
         &self,
-        tx: &mut sqlx::Transaction<'static, P::Brand>,
+        tx: &mut sqlx::Transaction<'static, P::Database>,
         ask: &ClaimAsk,
     ) -> Result<Claimed, Error> {
-        let context = Context::new(&self.core, ask.key.subject(), "begin", P::Brand::BRAND)?;
+        let context = Context::new(&self.core, ask.key.subject(), "begin", P::Database::DRIVER)?;
         let told = tx.tx_claim(ask).await;
         context.told(told)
     }
@@ -241,9 +241,9 @@ impl Idempotency {
     /// Runs the work after a claim, keeps its outcome, and commits.
     pub(super) async fn work_in<P, E, F>(
         &self,
-        open: Open<sqlx::Transaction<'static, P::Brand>>,
+        open: Open<sqlx::Transaction<'static, P::Database>>,
         ask: &ClaimAsk,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Brand>>) -> F,
+        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Ran, E>
     where
         P: Pool,
@@ -281,11 +281,16 @@ impl Idempotency {
 
     async fn keep_on<P: Pool>(
         &self,
-        tx: &mut sqlx::Transaction<'static, P::Brand>,
+        tx: &mut sqlx::Transaction<'static, P::Database>,
         ask: &ClaimAsk,
         outcome: &Outcome,
     ) -> Result<bool, Error> {
-        let context = Context::new(&self.core, ask.key.subject(), "complete", P::Brand::BRAND)?;
+        let context = Context::new(
+            &self.core,
+            ask.key.subject(),
+            "complete",
+            P::Database::DRIVER,
+        )?;
         self.bounds().check("the outcome", outcome.bytes().len())?;
         let kept = tx.tx_keep(ask, outcome).await;
         match context.told(kept)? {

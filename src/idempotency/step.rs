@@ -10,7 +10,7 @@ use super::steps::{Repeat, Running};
 use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
-use crate::runtime::head::Fate;
+use crate::runtime::head::Progress;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
 use crate::store::step::{StepAsk, StepBegun, StepKind};
@@ -354,8 +354,8 @@ impl IdempotencyGuard {
 
     async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
         let core = &self.inner.core;
-        let fate = Fate::within(core.settings.operation_timeout);
-        let keep = |reply| FinishStep::task(ask, outcome, Some(reply), fate);
+        let progress = Progress::within(core.settings.operation_timeout);
+        let keep = |reply| FinishStep::task(ask, outcome, Some(reply), progress);
         match core.answer(keep).await? {
             Finished::Ended => Ok(()),
             Finished::Superseded | Finished::Locked => Err(self.superseded("keep a step of")),

@@ -234,9 +234,9 @@ impl Lock {
         }
     }
 
-    /// Grants the name to its first waiters, if it is stuck.
+    /// Grants the name to its first waiters, if it is orphaned.
     async fn pass_on(&self, name: &Name) -> Result<(), Error> {
-        let (kind, why) = (self.kind(), PassWhy::Stuck);
+        let (kind, why) = (self.kind(), PassWhy::Orphaned);
         let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
         let name = name.clone();
         let ask = PassAsk { name, why };

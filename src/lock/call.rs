@@ -57,7 +57,7 @@ pub(super) struct InTransaction<'a, T> {
     pub(super) freed: bool,
     /// The last look could not free a name whose session has expired: a transaction has its row locked. The database would not let this
     /// transaction wait for that row, which does not expire.
-    pub(super) stuck: bool,
+    pub(super) orphaned: bool,
 }
 
 impl<'a, T: Transaction> InTransaction<'a, T> {
@@ -76,10 +76,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             core,
             tx,
             names,
-            context: Context::new(core, on, doing, T::BRAND)?,
+            context: Context::new(core, on, doing, T::DRIVER)?,
             starved: None,
             freed: false,
-            stuck: false,
+            orphaned: false,
         };
         // The releases need another connection. On a server they are awaited. On SQLite this transaction has the file, so they come after it.
         if !lingered.is_empty() && !core.capabilities.one_writer {
@@ -324,12 +324,12 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
 
     /// The holder of the name, as other sessions see it. `None` when it cannot be found out in time.
     pub(super) async fn busy(&mut self) -> Result<Busy, Error> {
-        self.stuck = false;
+        self.orphaned = false;
         for name in self.names.clone() {
             let busy = match self.outside(self.core.row(&name)).await {
                 Ok(seen) => {
-                    self.freed |= seen.buried;
-                    self.stuck |= seen.is_left_behind();
+                    self.freed |= seen.reclaimed;
+                    self.orphaned |= seen.is_left_behind();
                     seen.busy(&name)
                 }
                 Err(Error::Starved { .. } | Error::Unreachable { .. }) => break,

@@ -8,7 +8,7 @@ use tokio::select;
 use super::Lock;
 use super::patience::{Patience, until};
 use crate::model::{Error, Kind, Name, Subject};
-use crate::runtime::cohort::scout::{LINGERING, Scouting};
+use crate::runtime::cohort::delegate::{Delegation, LINGERING};
 use crate::runtime::cohort::{Arrived, Cohort, Key, Told, Waiting};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::verbs::take::Acquired;
@@ -22,8 +22,8 @@ impl Lock {
         let Some(cohort) = self.cohort(name) else {
             return self.wait_in_queue(name, patience).await;
         };
-        let scout = |scouting| self.scout(name, scouting);
-        let waiting = match cohort.arrive(scout) {
+        let delegate = |delegation| self.delegate(name, delegation);
+        let waiting = match cohort.arrive(delegate) {
             Arrived::Held(guard) => return Ok(guard),
             Arrived::Asks(mut asking) => {
                 match self.ask(name).await {
@@ -41,7 +41,7 @@ impl Lock {
                     Err(error) if !error.is_transient() || patience.is_over() => return Err(error),
                     Err(error) => cohort.set_trouble(Some(&error)),
                 }
-                match asking.waits(scout) {
+                match asking.waits(delegate) {
                     Ok(guard) => return Ok(guard),
                     Err(waiting) => waiting,
                 }
@@ -71,7 +71,7 @@ impl Lock {
             closing.as_mut().enable();
             core.check_open()?;
             if core.is_closing() {
-                // It may still be granted a lock, and its scout may not.
+                // It may still be granted a lock, and its delegate may not.
                 break;
             }
             select! {
@@ -156,18 +156,22 @@ impl Lock {
         }
     }
 
-    /// A scout: it waits in the database for the tasks of the cohort, turn by turn.
-    fn scout(&self, name: &Name, scouting: Scouting) -> impl Future<Output = ()> + Send + use<> {
-        let (name, scouting) = (name.clone(), Arc::new(scouting));
+    /// A delegate: it waits in the database for the tasks of the cohort, turn by turn.
+    fn delegate(
+        &self,
+        name: &Name,
+        delegation: Delegation,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (name, delegation) = (name.clone(), Arc::new(delegation));
         let lock = Self {
             wait: None,
-            scouting: Some(Arc::clone(&scouting)),
+            delegation: Some(Arc::clone(&delegation)),
             ..self.clone()
         };
         async move {
-            while scouting.is_awaited() {
+            while delegation.is_awaited() {
                 let patience = Patience::new(&lock);
-                scouting.scouted(lock.queue_up(&name, patience, false).await);
+                delegation.delivered(lock.queue_up(&name, patience, false).await);
             }
         }
     }
@@ -196,14 +200,14 @@ mod tests {
         let lock = rowlock.lock("a").wait(Duration::from_secs(20));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
-        let scout = |scouting| lock.scout(&name, scouting);
-        let Arrived::Asks(asking) = cohort.arrive(scout) else {
+        let delegate = |delegation| lock.delegate(&name, delegation);
+        let Arrived::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
         let guard = guard_of(&lock, &name).await;
         guard.grant().lose(Loss::Expired);
         let asking = asking.granted(guard, Reserved::default()).unwrap_err();
-        let told = asking.waits(scout).unwrap_err().told().await;
+        let told = asking.waits(delegate).unwrap_err().told().await;
         assert!(
             matches!(&told, Told::Held(guard) if guard.is_held()),
             "{told:?}"
@@ -235,11 +239,11 @@ mod tests {
         let lock = rowlock.lock("a").linger(Duration::from_mins(1));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
-        let scout = |scouting| lock.scout(&name, scouting);
-        let Arrived::Asks(asking) = cohort.arrive(scout) else {
+        let delegate = |delegation| lock.delegate(&name, delegation);
+        let Arrived::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
-        // Another one has the lease since, and leaves it. (Its scout may still be there when it is released: then the lease does not linger.)
+        // Another one has the lease since, and leaves it. (Its delegate may still be there when it is released: then the lease does not linger.)
         while !cohort.lingers() {
             let before = rowlock.lock("a").acquire().await.unwrap();
             let release = async {
@@ -253,7 +257,7 @@ mod tests {
             let held = held.unwrap();
             assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         }
-        let guard = asking.waits(scout).expect("it lingers");
+        let guard = asking.waits(delegate).expect("it lingers");
         assert!(guard.is_held());
     }
 
@@ -293,7 +297,7 @@ mod tests {
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
         // A task that asks, and is not polled again.
-        let asking = cohort.arrive(|scouting| lock.scout(&name, scouting));
+        let asking = cohort.arrive(|delegation| lock.delegate(&name, delegation));
         assert!(matches!(asking, Arrived::Asks(_)), "{asking:?}");
         for _ in 0..3 {
             let held = lock.acquire().await.unwrap();

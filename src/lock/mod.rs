@@ -74,7 +74,7 @@ pub use semaphore::Semaphore;
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
-use crate::runtime::cohort::scout::Scouting;
+use crate::runtime::cohort::delegate::Delegation;
 
 /// The longest queue that an acquire joins, when not set.
 const QUEUE_LIMIT: u32 = 10_000;
@@ -148,7 +148,7 @@ pub struct Lock {
     /// The part of the name that is asked for; `None`: all of a lock.
     share: Option<Share>,
     /// For the tasks of a cohort; `None`: for itself.
-    scouting: Option<Arc<Scouting>>,
+    delegation: Option<Arc<Delegation>>,
 }
 
 impl Lock {
@@ -169,7 +169,7 @@ impl Lock {
             queue_limit: QUEUE_LIMIT,
             linger: None,
             share: None,
-            scouting: None,
+            delegation: None,
         }
     }
 

@@ -379,7 +379,7 @@ impl<T: Transaction> LockInTx<'_, T> {
                 return Err(timed_out(busy));
             }
             let remaining = busy.holder.as_ref().map(|holder| holder.remaining);
-            if remaining.is_some() || attempt.stuck {
+            if remaining.is_some() || attempt.orphaned {
                 let pause = backoff.next().unwrap_or_default();
                 let pause = remaining.map_or(pause, |remaining| pause.min(remaining));
                 let wake = Moment::now() + pause;

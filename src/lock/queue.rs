@@ -122,8 +122,8 @@ impl Lock {
         match joined {
             Asked::Held(guard) => Ok(Waited::Held(guard)),
             Asked::Not(Some(place)) => {
-                if let Some(scouting) = self.scouting.as_ref().filter(|_| place.late == 0) {
-                    scouting.sits(place.seat());
+                if let Some(delegation) = self.delegation.as_ref().filter(|_| place.late == 0) {
+                    delegation.sits(place.seat());
                 }
                 let telling = self.tell_owner(&place);
                 let mut standing = pin!(self.stand(place, limit));
@@ -231,9 +231,9 @@ impl Lock {
             let name = place.ticket().name.clone();
             let accepted = self.as_owner(&name, async |give_up| {
                 let wanted = self.wanted(&place);
-                let scouting = self.scouting.as_ref();
-                let fences = scouting.map_or(0, |scouting| scouting.block());
-                let lingers = scouting.is_some_and(|scouting| scouting.lingers());
+                let delegation = self.delegation.as_ref();
+                let fences = delegation.map_or(0, |delegation| delegation.block());
+                let lingers = delegation.is_some_and(|delegation| delegation.lingers());
                 let accept = |reply| Accept::task((wanted, fences, lingers), place, reply, give_up);
                 Ok(match core.answer(accept).await? {
                     Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
@@ -254,10 +254,10 @@ impl Lock {
         }
     }
 
-    /// For the tasks for which this is a scout.
+    /// For the tasks for which this is a delegate.
     fn set_trouble(&self, trouble: Option<&Error>) {
-        if let Some(scouting) = &self.scouting {
-            scouting.set_trouble(trouble);
+        if let Some(delegation) = &self.delegation {
+            delegation.set_trouble(trouble);
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Held;
 use crate::model::{Error, Loss, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::store::Store;
 use crate::store::run::{RunAsk, RunEnd};
 
@@ -110,8 +110,8 @@ impl Held {
     ) -> Result<bool, Error> {
         let core = Arc::clone(self.guard.core());
         let subject = Subject::Lock(self.name().clone());
-        let fate = Fate::within(core.settings.operation_timeout);
-        let head = Head::new(subject, doing, Manner::Duty, fate);
+        let progress = Progress::within(core.settings.operation_timeout);
+        let head = Head::new(subject, doing, Manner::Duty, progress);
         core.ask(head, verb).await
     }
 }

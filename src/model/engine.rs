@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A database brand.
+/// A database engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {

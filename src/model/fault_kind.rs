@@ -1,4 +1,4 @@
-//! The kinds of failure of a statement. They are the same for every brand.
+//! The kinds of failure of a statement. They are the same for every engine.
 
 /// The meaning of a failed statement for its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

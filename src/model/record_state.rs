@@ -11,9 +11,9 @@ use super::Error;
 pub enum RecordState {
     /// An attempt is running.
     Running,
-    /// An attempt has vanished; the next one takes over.
+    /// An attempt was abandoned; the next one takes over.
     Lapsed,
-    /// Too many attempts have vanished. No attempt begins until an hour after the last one, or until an administrator resets the record.
+    /// Too many attempts were abandoned. No attempt begins until an hour after the last one, or until an administrator resets the record.
     Poisoned,
     /// The last attempt was given up; the next one runs the work again.
     Free,

@@ -19,7 +19,7 @@ pub struct RunInfo {
     pub holder: String,
     /// When it began, by the database's clock.
     pub began_at: DateTime<Utc>,
-    /// The time from its begin to its end; if it is running, the time until now. `None`: it has vanished, and nobody knows.
+    /// The time from its begin to its end; if it is running, the time until now. `None`: it was abandoned, and nobody knows.
     pub took: Option<Duration>,
     /// How far it has come.
     pub state: RunState,
@@ -34,7 +34,7 @@ pub enum RunState {
     /// Its lease is live.
     Running,
     /// Its lease has ended, and nobody has recorded its end: the process has crashed or was cut off.
-    Vanished,
+    Abandoned,
     /// It has succeeded.
     Succeeded,
     /// It has failed.
@@ -47,7 +47,7 @@ impl RunState {
     pub fn name(self) -> &'static str {
         match self {
             Self::Running => "running",
-            Self::Vanished => "vanished",
+            Self::Abandoned => "abandoned",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
         }

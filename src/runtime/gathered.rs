@@ -34,7 +34,7 @@ impl<V: Verb> AnyTask for Task<V> {
     fn shares(&self, first: &dyn AnyTask) -> bool {
         let first: &dyn Any = first;
         // (A task that was sent before may have taken effect: it needs its own answer.)
-        let may = !self.head.fate.sent || self.head.manner == Manner::Look;
+        let may = !self.head.progress.sent || self.head.manner == Manner::Look;
         may && first
             .downcast_ref::<Self>()
             .is_some_and(|first| self.verb.shares(&first.verb))

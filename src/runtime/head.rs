@@ -29,7 +29,7 @@ pub(crate) struct Head {
     /// What the job does, for messages.
     pub(crate) doing: &'static str,
     pub(crate) manner: Manner,
-    pub(crate) fate: Fate,
+    pub(crate) progress: Progress,
     /// It reports on an attempt. Such jobs keep their order, even when one of them is put off.
     pub(crate) in_order: bool,
     /// The size in bytes of the outcome that it writes, or is known to read.
@@ -43,13 +43,13 @@ impl Head {
         subject: impl Into<Option<Subject>>,
         doing: &'static str,
         manner: Manner,
-        fate: Fate,
+        progress: Progress,
     ) -> Self {
         Self {
             subject: subject.into(),
             doing,
             manner,
-            fate,
+            progress,
             in_order: false,
             bytes: 0,
             request: None,
@@ -59,7 +59,7 @@ impl Head {
     /// Marks the job as in doubt: the connection broke under it.
     pub(crate) fn doubt(&mut self) {
         if self.manner != Manner::Look {
-            self.fate.doubts += 1;
+            self.progress.doubts += 1;
         }
     }
 
@@ -82,7 +82,7 @@ impl Unfinished {
 
 /// How far a job has come.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fate {
+pub(crate) struct Progress {
     /// After this moment it is not tried again.
     pub(crate) give_up: Moment,
     /// It was sent and not answered: it may have taken effect, at least in part.
@@ -99,7 +99,7 @@ pub(crate) struct Fate {
     pub(crate) number: u64,
 }
 
-impl Fate {
+impl Progress {
     pub(crate) fn within(limit: Duration) -> Self {
         Self::until(Moment::now() + limit)
     }
@@ -144,6 +144,6 @@ impl Head {
     /// The effect that it undoes may never arrive: no flush waits for it.
     pub(crate) fn repeat(&mut self) {
         self.manner = Manner::Vigil;
-        self.fate = self.fate.innocent();
+        self.progress = self.progress.innocent();
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::backoff;
-use super::head::{Fate, Head, Manner};
+use super::head::{Head, Manner, Progress};
 use super::lease_guard::Guard;
 use super::timer::sleep_until;
 use crate::model::{Error, Loss, Moment, ReleaseOutcome, Subject};
@@ -78,7 +78,7 @@ impl Guard {
         let ask = RunOutAsk {
             name: grant.name.clone(),
             grant_id: grant.id,
-            heir: if is_permit { grant.id } else { Uuid::new_v4() },
+            reservation: if is_permit { grant.id } else { Uuid::new_v4() },
             time,
         };
         let kept = self.change("release", async move |store: &mut dyn Store| {
@@ -102,15 +102,15 @@ impl Guard {
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<Held<T>, Fault> + Clone + Send + 'static,
     ) -> Result<Option<T>, Error> {
         let (core, grant) = (self.core(), self.grant());
-        let fate = Fate::within(core.settings.operation_timeout);
+        let progress = Progress::within(core.settings.operation_timeout);
         let mut backoff = backoff::poll();
         loop {
             let subject = Subject::of_row(&grant.name);
-            let head = Head::new(subject, doing, Manner::Duty, fate);
+            let head = Head::new(subject, doing, Manner::Duty, progress);
             match core.ask(head, verb.clone()).await? {
                 Held::Done(done) => return Ok(Some(done)),
                 Held::Gone => return Ok(None),
-                Held::Locked if fate.give_up.has_passed() => {
+                Held::Locked if progress.give_up.has_passed() => {
                     let name = grant.shown.clone();
                     return Err(Error::RowLocked { doing, name });
                 }

@@ -216,7 +216,7 @@ impl dyn AnyTask {
     pub(crate) fn is_abandoned(&self) -> bool {
         match self.head().manner {
             Manner::Look => self.is_closed(),
-            Manner::Wish | Manner::Acquire => self.is_closed() && !self.head().fate.sent,
+            Manner::Wish | Manner::Acquire => self.is_closed() && !self.head().progress.sent,
             Manner::Duty | Manner::Order | Manner::Vigil => false,
         }
     }

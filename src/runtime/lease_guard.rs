@@ -9,7 +9,7 @@ use tokio::sync::{Mutex, oneshot};
 use super::Core;
 use super::cohort::Cohort;
 use super::grant::Grant;
-use super::head::Fate;
+use super::head::Progress;
 use super::job::Reply;
 use super::meter::Since;
 use super::verbs::release;
@@ -173,14 +173,14 @@ impl Guard {
             let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Lost(loss))));
             return;
         }
-        let mut fate = Fate::within(self.core.settings.operation_timeout);
+        let mut progress = Progress::within(self.core.settings.operation_timeout);
         if reply.is_none() {
             // A release in the background may be tried until the lease ends by itself.
-            fate.give_up = fate.give_up.max(grant.status().deadline);
+            progress.give_up = progress.give_up.max(grant.status().deadline);
         }
         // An earlier release that failed goes on in the background (`verbs/release.rs`).
-        fate.sent = self.failed.load(Ordering::Acquire);
-        let release = release::of(grant, &self.core.waiters, reply, fate);
+        progress.sent = self.failed.load(Ordering::Acquire);
+        let release = release::of(grant, &self.core.waiters, reply, progress);
         self.core.send(release);
     }
 

@@ -36,7 +36,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// How many connections this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// A [`Connector`] of any brand.
+/// A [`Connector`] of any engine.
 #[async_trait]
 trait Dialer: fmt::Debug + Send + Sync {
     fn servers(&self) -> usize;

@@ -6,8 +6,8 @@
 //!
 //! - `rowlock-lanes` runs the [lanes]. Each lane has a connection, gathers the operations that arrive while its statement
 //!   is in flight, and sends them as the next statement. A caller's future only awaits the answer. It never owns a statement, so
-//!   dropping it cannot damage a connection. The scouts of [cohorts](cohort) run there too, and what ends their offers and lingering leases. One
-//!   more connection serves looks at single rows. Each [errand](errands), which may
+//!   dropping it cannot damage a connection. The delegates of [cohorts](cohort) run there too, and what ends their offers and lingering leases. One
+//!   more connection serves looks at single rows. Each [slow operation](slow operations), which may
 //!   take long, gets a connection and a thread of its own.
 //! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and announces
 //!   warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a [queue] it is.
@@ -19,7 +19,6 @@ mod alphabet;
 pub(crate) mod backoff;
 pub(crate) mod clean;
 pub(crate) mod cohort;
-pub(crate) mod errands;
 mod gathered;
 pub(crate) mod grant;
 mod guards;
@@ -43,6 +42,7 @@ pub(crate) mod session;
 mod sessions;
 mod settings;
 mod shutdown;
+pub(crate) mod slow;
 mod start;
 mod status;
 pub(crate) mod tasks;
@@ -65,16 +65,15 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::model::{Engine, Error, Moment, Name, RecordKey, Subject, Unfinished};
-use crate::store::brands::Brand;
+use crate::store::engines::Driver;
 use crate::store::fault::Fault;
 use crate::store::record::RecordRow;
 use crate::store::{Capabilities, Store};
 use alphabet::Alphabet;
 use clean::Cleaner;
 use cohort::Cohorts;
-use errands::{Errand, ErrandKind, Order};
 use guards::Guards;
-use head::{Fate, Head, Manner};
+use head::{Head, Manner, Progress};
 use job::{Job, Reply, Task};
 use lanes::{LaneHandle, Message};
 use link::Way;
@@ -86,6 +85,7 @@ pub(crate) use rows::make_rows;
 use seen_keys::SeenKeys;
 use sessions::Sessions;
 pub(crate) use settings::Settings;
+use slow::{Order, SlowKind, SlowOp};
 use tasks::{Kind, Tasks};
 use timer::sleep_until;
 use turns::KeyTurns;
@@ -106,7 +106,7 @@ pub(crate) struct Core {
     /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes from writing
     /// does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
-    errands: mpsc::UnboundedSender<Order>,
+    slow: mpsc::UnboundedSender<Order>,
     pub(crate) capabilities: Capabilities,
     pub(crate) renewals: Renewals,
     cleaner: Cleaner,
@@ -118,7 +118,7 @@ pub(crate) struct Core {
     way: Arc<Way>,
     pub(crate) settings: Settings,
     pub(crate) target: Arc<str>,
-    pub(crate) brand: Brand,
+    pub(crate) driver: Driver,
     /// For messages. Code asks the `capabilities` instead.
     pub(crate) engine: Engine,
     pub(crate) version: String,
@@ -264,54 +264,54 @@ impl Core {
     }
 
     /// Runs a verb that may take long.
-    pub(crate) async fn run_errand<T: Send + 'static>(
+    pub(crate) async fn run_slow<T: Send + 'static>(
         &self,
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand(ErrandKind::Other, |reply| alone(head, verb, reply))
+        self.slow(SlowKind::Other, |reply| alone(head, verb, reply))
             .await
     }
 
-    /// [`Self::run_errand`] for a verb that removes rows.
+    /// [`Self::run_slow`] for a verb that removes rows.
     pub(crate) async fn clean<T: Send + 'static>(
         &self,
         head: Head,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.errand(ErrandKind::Cleaning, |reply| alone(head, verb, reply))
+        self.slow(SlowKind::Cleaning, |reply| alone(head, verb, reply))
             .await
     }
 
-    /// Sends an errand and waits for the answer.
-    pub(crate) async fn errand<T, J: Into<Job>>(
+    /// Sends a slow operation and waits for the answer.
+    pub(crate) async fn slow<T, J: Into<Job>>(
         &self,
-        kind: ErrandKind,
+        kind: SlowKind,
         job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply).into();
         let kind_of_task = match job.head().manner {
             Manner::Order => Kind::Order,
-            _ => Kind::Errand,
+            _ => Kind::SlowOp,
         };
         let member = self.tasks.enter(kind_of_task, kind.name());
-        let errand = Errand { job, kind, member };
-        // When errands have stopped, dropping the errand drops the reply, and the caller sees that.
-        let _ = self.errands.send(Order::Run(errand));
+        let slow = SlowOp { job, kind, member };
+        // When slow operations have stopped, dropping the slow operation drops the reply, and the caller sees that.
+        let _ = self.slow.send(Order::Run(slow));
         self.heard(answer).await
     }
 
     /// The head of a job that changes something.
     pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        let fate = Fate::within(self.settings.operation_timeout);
-        Head::new(subject, doing, Manner::Wish, fate)
+        let progress = Progress::within(self.settings.operation_timeout);
+        Head::new(subject, doing, Manner::Wish, progress)
     }
 
     /// The head of a job that changes nothing.
     pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        let fate = Fate::within(self.settings.operation_timeout);
-        Head::new(subject, doing, Manner::Look, fate)
+        let progress = Progress::within(self.settings.operation_timeout);
+        Head::new(subject, doing, Manner::Look, progress)
     }
 
     /// [`Self::look`] while a transaction of the caller's is open.
@@ -325,13 +325,13 @@ impl Core {
         } else {
             self.settings.operation_timeout
         };
-        Head::new(subject, doing, Manner::Look, Fate::within(limit))
+        Head::new(subject, doing, Manner::Look, Progress::within(limit))
     }
 
     /// Reads the record of a key.
     pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
-        let fate = Fate::within(self.settings.operation_timeout);
-        self.answer(|reply| Read::task(key, fate, reply)).await
+        let progress = Progress::within(self.settings.operation_timeout);
+        self.answer(|reply| Read::task(key, progress, reply)).await
     }
 
     /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer meets an

@@ -73,10 +73,10 @@ impl Place {
         self.seat.position()
     }
 
-    /// Its row has this position. `is_stuck`: the name has to be passed on.
-    pub(crate) fn queued(&self, position: i64, is_stuck: bool) {
+    /// Its row has this position. `is_orphaned`: the name has to be passed on.
+    pub(crate) fn queued(&self, position: i64, is_orphaned: bool) {
         self.seat.set_position(Some(position));
-        self.core.queue.queued(is_stuck);
+        self.core.queue.queued(is_orphaned);
     }
 
     /// Resolves when its turn has come, or its row is gone.

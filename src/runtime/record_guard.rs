@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::Core;
 use super::grant::Grant;
-use super::head::Fate;
+use super::head::Progress;
 use super::meter::Since;
 use super::verbs::finish::Finish;
 use crate::model::{Error, Loss, Moment, RecordKey, Subject};
@@ -21,7 +21,7 @@ pub(crate) struct RecordGuard {
     pub(crate) core: Arc<Core>,
     /// How long the key is remembered after the attempt is given up.
     remember: Duration,
-    /// The same, after a step began or an attempt vanished.
+    /// The same, after a step began or an attempt was abandoned.
     remember_begun: Duration,
     /// An outcome is being recorded: dropping the guard frees nothing.
     ending: AtomicBool,
@@ -121,7 +121,7 @@ impl RecordGuard {
             // A dropped attempt may have had effects, as one whose process has crashed.
             bound: self.bound.load(Ordering::Acquire) || pardon == 0,
             pardon,
-            // The effects of steps and the count of vanished attempts outlive the retention of an outcome.
+            // The effects of steps and the count of abandoned attempts outlive the retention of an outcome.
             remember: if pardon == 0 {
                 self.remember_begun
             } else {
@@ -139,8 +139,8 @@ impl RecordGuard {
             RecordEnd::Free { .. } => "released",
         };
         let ask = self.ask(end);
-        let fate = Fate::within(self.core.settings.operation_timeout);
-        let finish = |reply| Finish::task(ask, Some(reply), fate);
+        let progress = Progress::within(self.core.settings.operation_timeout);
+        let finish = |reply| Finish::task(ask, Some(reply), progress);
         // A caller that drops this future, and then the guard, must not free the key while its outcome is being recorded.
         self.ending.store(true, Ordering::Release);
         let finished = self.core.answer(finish).await;
@@ -181,12 +181,12 @@ impl Drop for RecordGuard {
             return self.core.guards.remove(self.grant.id);
         }
         let ask = self.ask(self.free());
-        let mut fate = Fate::within(self.core.settings.operation_timeout);
+        let mut progress = Progress::within(self.core.settings.operation_timeout);
         // In the background this may be tried until the lease ends by itself.
-        fate.give_up = fate.give_up.max(self.grant.status().deadline);
+        progress.give_up = progress.give_up.max(self.grant.status().deadline);
         let in_tx = self.grant.is_closing();
         self.end(if in_tx { "in_transaction" } else { "dropped" });
-        self.core.send(Finish::task(ask, None, fate));
+        self.core.send(Finish::task(ask, None, progress));
         self.core.guards.remove(self.grant.id);
     }
 }

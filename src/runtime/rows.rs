@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::head::{Fate, Head, Manner};
+use super::head::{Head, Manner, Progress};
 use super::{ASIDE_LIMIT, Core, alone};
 use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
 use crate::store::Store;
@@ -28,19 +28,19 @@ pub(crate) struct Seen {
     /// The grant in the row, live or expired: an expired lease may still be pinned.
     pub(crate) grant: Option<LockInfo>,
     /// This look freed the name from a session that had ended.
-    pub(crate) buried: bool,
+    pub(crate) reclaimed: bool,
     waiters: u32,
 }
 
 impl Seen {
     fn of(row: LockRow) -> Result<Self, Error> {
         row.check_kind(Kind::Lock)?;
-        let (fence, buried, waiters) = (row.fence, row.buried, row.waiters);
+        let (fence, reclaimed, waiters) = (row.fence, row.reclaimed, row.waiters);
         let grant = row.grant()?;
         Ok(Self {
             fence,
             grant,
-            buried,
+            reclaimed,
             waiters,
         })
     }
@@ -87,12 +87,12 @@ impl Core {
     }
 
     fn make_row(&self, name: &Name) -> Row {
-        self.make_row_until(name, Fate::within(self.settings.operation_timeout))
+        self.make_row_until(name, Progress::within(self.settings.operation_timeout))
     }
 
-    fn make_row_until(&self, name: &Name, fate: Fate) -> Row {
+    fn make_row_until(&self, name: &Name, progress: Progress) -> Row {
         let (reply, row) = oneshot::channel();
-        let head = Head::new(Subject::Lock(name.clone()), LOOK, Manner::Look, fate);
+        let head = Head::new(Subject::Lock(name.clone()), LOOK, Manner::Look, progress);
         let name = name.clone();
         let make = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Make).await;
         self.send(alone(head, make, reply));
@@ -121,7 +121,7 @@ impl Core {
                 return Ok(seen);
             }
             // The lane frees an expired lease, unless a transaction has the file: that transaction may have pinned the lease.
-            let freed = self.make_row_until(name, Fate::within(ASIDE_LIMIT));
+            let freed = self.make_row_until(name, Progress::within(ASIDE_LIMIT));
             return match self.heard(freed).await {
                 Ok(Some(freed)) => Seen::of(freed),
                 _ => Ok(seen),

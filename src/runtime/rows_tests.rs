@@ -29,7 +29,7 @@ fn a_row_is_held_while_its_lease_lasts() {
             session: None,
             mode: Mode::Lock,
         }),
-        buried: false,
+        reclaimed: false,
         waiters: 0,
     };
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
@@ -40,7 +40,7 @@ fn a_row_is_held_while_its_lease_lasts() {
         Seen {
             fence,
             grant,
-            buried: false,
+            reclaimed: false,
             waiters: 0,
         }
         .holder()

@@ -8,7 +8,7 @@ use refinery_core::Migration;
 use super::backoff;
 use super::timer::sleep_until;
 use crate::model::{Engine, Error, FaultKind, Moment};
-use crate::store::brands::migrations;
+use crate::store::engines::migrations;
 use crate::store::fault::Fault;
 use crate::store::migrate::{DATABASE, HISTORY_TABLE, MigrateUntil, changed, newer};
 use crate::store::quarantine::Limit;

@@ -127,7 +127,7 @@ impl Core {
         let closed = self.sessions.closed().clone();
         for id in closed {
             let end = async move |store: &mut dyn Store| store.session_end(id).await;
-            all += self.run_errand(self.ending(id), end).await?;
+            all += self.run_slow(self.ending(id), end).await?;
             self.sessions.closed().retain(|closed| *closed != id);
         }
         Ok(all)

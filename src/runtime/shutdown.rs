@@ -2,7 +2,7 @@
 //!
 //! 1. The client grants no lock and claims no key any more, but to the tasks of step 2.
 //! 2. The tasks that go on for callers who have gone end. They may still need everything below.
-//! 3. Errands end.
+//! 3. Slow operations end.
 //! 4. The lanes finish what they have.
 //! 5. When all of that has ended and no guard is left: the lanes, the renewals, the cleaner and the threads end.
 //!
@@ -25,8 +25,8 @@ use tokio::select;
 use tokio::sync::oneshot;
 
 use super::Core;
-use super::errands::Order;
 use super::lanes::{Message, Report};
+use super::slow::Order;
 use super::tasks::Kind;
 use super::threads::LANES;
 use super::timer::sleep_until;
@@ -45,11 +45,11 @@ impl Core {
         let mut unfinished = self.running(Kind::Work, mark);
         unfinished.extend(self.running(Kind::Finish, u64::MAX));
         if unfinished.is_empty() {
-            let _ = self.errands.send(Order::Stop);
-            let errands = [Kind::Order, Kind::Errand];
-            within(until, self.tasks.ended(&errands, u64::MAX)).await;
+            let _ = self.slow.send(Order::Stop);
+            let slow = [Kind::Order, Kind::SlowOp];
+            within(until, self.tasks.ended(&slow, u64::MAX)).await;
         }
-        for kind in [Kind::Order, Kind::Errand] {
+        for kind in [Kind::Order, Kind::SlowOp] {
             unfinished.extend(self.running(kind, u64::MAX));
         }
         self.leave_queues();

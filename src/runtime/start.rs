@@ -23,7 +23,7 @@ use super::settings::Settings;
 use super::tasks::{Kind, Tasks};
 use super::threads::{LANES, own_runtime, spawn};
 use super::waiters::Waiters;
-use super::{Core, errands, renew, schema};
+use super::{Core, renew, schema, slow};
 use crate::model::Error;
 use crate::store::Connector;
 use crate::store::schema::Server;
@@ -43,7 +43,7 @@ impl Core {
         let (mut senders, queues): (Vec<_>, Vec<_>) =
             (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
         let aside = senders.pop().ok_or_else(|| no_thread(&target))?;
-        let (errands, orders) = mpsc::unbounded_channel();
+        let (slow, orders) = mpsc::unbounded_channel();
         let (ready, started) = oneshot::channel();
 
         let way: Arc<Way> = Arc::default();
@@ -66,7 +66,7 @@ impl Core {
             let awaiting = lanes.into_iter().zip(&awaited);
             let awaiting = awaiting.map(|(lane, of)| lane.with_callers(of, C::LARGE_BATCH));
             let lanes = awaiting.chain(aside).collect();
-            run_lanes(lanes, errands::run(orders, lane, timeout), preparing, ready)
+            run_lanes(lanes, slow::run(orders, lane, timeout), preparing, ready)
         })?;
         let FirstConnection {
             server,
@@ -87,7 +87,7 @@ impl Core {
         let mut core = Self {
             lanes,
             aside,
-            errands,
+            slow,
             capabilities: C::CAPABILITIES,
             renewals,
             cleaner,
@@ -98,7 +98,7 @@ impl Core {
             way,
             settings,
             target,
-            brand: C::BRAND,
+            driver: C::DRIVER,
             engine: server.engine,
             version: server.version,
             alphabet: Alphabet::new(server.every_character),
@@ -141,7 +141,7 @@ struct FirstConnection {
 
 fn run_lanes(
     mut lanes: Vec<Lane>,
-    errands: impl Future<Output = ()> + 'static,
+    slow: impl Future<Output = ()> + 'static,
     preparing: Preparing,
     ready: oneshot::Sender<Result<FirstConnection, Error>>,
 ) -> std::io::Result<()> {
@@ -161,7 +161,7 @@ fn run_lanes(
             .into_iter()
             .map(|lane| tokio::task::spawn_local(lane.work()))
             .collect();
-        errands.await;
+        slow.await;
         for lane in running {
             let _ = lane.await;
         }

@@ -1,4 +1,4 @@
-//! The set of everything that a client has started: threads, errands, and tasks that go on for callers who have gone.
+//! The set of everything that a client has started: threads, slow operations, and tasks that go on for callers who have gone.
 //!
 //! A member is in the set from its start to its end, under a name for messages. So [`flush`](crate::Rowlock::flush) can wait for all
 //! members, and [`shutdown`](crate::Rowlock::shutdown) can report those that did not end.
@@ -19,10 +19,10 @@ pub(crate) enum Kind {
     Work,
     /// A task that finishes what a dropped call has begun on a connection: a begin, a commit or a rollback.
     Finish,
-    /// An errand that changes something for other clients.
+    /// A slow operation that changes something for other clients.
     Order,
-    /// An errand for its caller only.
-    Errand,
+    /// A slow operation for its caller only.
+    SlowOp,
     /// The thread of the lanes.
     Lanes,
     /// The thread of the renewals and announcements.

@@ -1,6 +1,6 @@
 //! Named questions about an engine. The rest of the crate asks these, and never which engine it is.
 
-/// Facts about every server of a brand. Each brand's `connect.rs` states them.
+/// Facts about every server of an engine. Each engine's `connect.rs` states them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(
     clippy::struct_excessive_bools,

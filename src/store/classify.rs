@@ -2,7 +2,7 @@
 
 use sqlx::error::DatabaseError;
 
-use super::brands;
+use super::engines;
 use super::fault::Fault;
 use crate::model::{Cause, FaultKind, said};
 
@@ -46,5 +46,5 @@ pub(super) fn classify(error: &sqlx::Error) -> FaultKind {
 }
 
 fn classify_database(error: &dyn DatabaseError) -> FaultKind {
-    brands::fault_kind(error).unwrap_or(FaultKind::Other)
+    engines::fault_kind(error).unwrap_or(FaultKind::Other)
 }

@@ -16,7 +16,7 @@ pub(crate) trait CleanStore {
     /// [`IDLE`]: free rows whose last grant is older, and rows whose lease expired earlier. Skips locked rows: their transaction
     /// may have the lease pinned.
     ///
-    /// A name with permits is unused when no permit is left. So those permits are reaped first whose holders have crashed, and that nobody has
+    /// A name with permits is unused when no permit is left. So those permits are reclaimed first whose holders have crashed, and that nobody has
     /// missed since. A free name with waiters is passed on first: those that are dead leave. The row of a read/write lock has the fence of the last write: one that has only readers is removed in a moment
     /// without any, at most once in [`IDLE`]. That is harmless: the next readers have a greater fence, and no writer had it.
     ///
@@ -30,13 +30,13 @@ pub(crate) trait CleanStore {
 }
 
 /// Passes a name on that is not in use, and still not idle. Waiters that are dead leave, and permits whose holders have crashed are
-/// reaped. A row that a transaction has locked is in use.
+/// reclaimed. A row that a transaction has locked is in use.
 pub(super) async fn clear(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     name: Name,
     has_permits: bool,
 ) -> Result<(), Fault> {
-    let why = PassWhy::Stuck;
+    let why = PassWhy::Orphaned;
     let ask = PassAsk { name, why };
     if has_permits {
         store.permit_pass(&ask).await?;

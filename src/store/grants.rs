@@ -1,6 +1,6 @@
 //! The GRANT statements with which an administrator gives a user the rights that rowlock needs.
 
-use super::brands;
+use super::engines;
 
 /// Every table of rowlock's.
 pub(super) const TABLES: [&str; 10] = [
@@ -21,14 +21,14 @@ pub(super) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
 /// The statements that give the user of `target` (made by [`Connector::target`](super::Connector::target)) all rights that rowlock
 /// needs at run time.
 pub(super) fn grants(target: &str) -> String {
-    let of_brand = || {
+    let of_driver = || {
         let (scheme, rest) = target.split_once(':')?;
         let rest = rest.trim_start_matches('/');
         let (login, database) = rest.rsplit_once('/').unwrap_or((rest, ""));
         let user = login.rsplit_once('@').map_or(login, |(user, _)| user);
-        brands::grants(scheme, user, database)
+        engines::grants(scheme, user, database)
     };
-    of_brand().unwrap_or_else(|| RIGHTS.to_owned())
+    of_driver().unwrap_or_else(|| RIGHTS.to_owned())
 }
 
 /// An identifier, quoted where it would mean something else without quotes.

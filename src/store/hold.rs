@@ -15,9 +15,9 @@ pub(crate) trait HoldStore {
     /// raises it once more. The commit is durable.
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault>;
 
-    /// Gives the row of a live lease to the heir: a grant without a guard, which expires after `time`. So a late renewal or release of the first grant changes nothing. A lock of a
-    /// session leaves the session. A second sending finds the heir, also one that has run out, and gives it no more time. (A permit
-    /// is its own heir: there a first sending that comes after the second gives it once more.) The commit is durable.
+    /// Gives the row of a live lease to the reservation: a grant without a guard, which expires after `time`. So a late renewal or release of the first grant changes nothing. A lock of a
+    /// session leaves the session. A second sending finds the reservation, also one that has run out, and gives it no more time. (A permit
+    /// is its own reservation: there a first sending that comes after the second gives it once more.) The commit is durable.
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault>;
 }
 
@@ -35,15 +35,15 @@ pub(crate) struct RunOutAsk {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     /// The id of the grant that nobody has. (The row of a permit is named by its grant id: there it is the same one.)
-    pub(crate) heir: Uuid,
+    pub(crate) reservation: Uuid,
     /// From now on, by the database's clock.
     pub(crate) time: Duration,
 }
 
 impl RunOutAsk {
-    /// The heir is another grant.
-    pub(super) fn has_heir(&self) -> bool {
-        self.heir != self.grant_id
+    /// The reservation is another grant.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.reservation != self.grant_id
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) trait InTxStore {
     /// row over until that transaction ends. Several transactions may pin one lease. (With [`PinBy::Write`], only one of this
     /// transaction and a takeover through another server commits.)
     ///
-    /// Never waits. A transaction that is over is a fault, on every brand.
+    /// Never waits. A transaction that is over is a fault, on every engine.
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault>;
 
     /// In the caller's transaction: grants all of the names or none, under the next fence, and keeps their rows until that
@@ -113,7 +113,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
             waiters: count(waiters.unwrap_or_default()),
             kind: Kind::of(capacity.unwrap_or_default()),
             weight: count(weight.unwrap_or_default()),
-            buried: false,
+            reclaimed: false,
             quarantine: None,
         });
         Self {
@@ -186,7 +186,7 @@ pub(crate) enum TxTaken {
     Early(Duration),
     /// The database is in quarantine for so long: nothing was granted.
     Quarantined(Duration),
-    /// One of the names is held, or its row is locked; with the holder, where the brand knows it.
+    /// One of the names is held, or its row is locked; with the holder, where the engine knows it.
     Missed(Option<LockRow>),
     /// One of the names has a live lease, and this transaction now has its row locked: the lease cannot be renewed before the
     /// transaction ends.

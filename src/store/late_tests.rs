@@ -1,4 +1,4 @@
-//! What a race decides too seldom for a test of the public API: verbs that are sent a moment too late. On every brand.
+//! What a race decides too seldom for a test of the public API: verbs that are sent a moment too late. On every engine.
 
 use std::time::Duration;
 
@@ -57,8 +57,8 @@ async fn each(connector: impl Connector) {
     connection.migrate(MigrateUntil::Now).await.unwrap();
     let mut connection: Box<dyn Connection> = Box::new(connection);
     let tried = connection.call(TIMEOUT, async |store| {
-        buries_only_what_has_ended(store).await;
-        an_heir_that_has_run_out_is_known(store).await;
+        reclaims_only_what_has_ended(store).await;
+        a_reservation_that_has_run_out_is_known(store).await;
         a_late_run_out_gives_no_time_again(store).await;
         a_late_end_ends_no_later_quarantine(store).await;
         Ok(())
@@ -67,7 +67,7 @@ async fn each(connector: impl Connector) {
 }
 
 /// The session was renewed after it had looked expired.
-async fn buries_only_what_has_ended(store: &mut dyn Store) {
+async fn reclaims_only_what_has_ended(store: &mut dyn Store) {
     let (live, other) = (hold(store, LONG).await, hold(store, LONG).await);
     let short = hold(store, Duration::from_millis(1)).await;
     while is_held(store, &short).await {
@@ -79,7 +79,7 @@ async fn buries_only_what_has_ended(store: &mut dyn Store) {
         ..other.clone()
     };
     let left = [live.clone(), short.clone(), wrong];
-    store.session_bury(&left).await.unwrap();
+    store.session_reclaim(&left).await.unwrap();
     assert!(is_held(store, &live).await && is_held(store, &other).await);
     let grants = store.session_grants(short.session, &[], 10).await;
     assert!(grants.unwrap().is_empty());
@@ -117,7 +117,7 @@ async fn to_run_out(store: &mut dyn Store, time: Duration) -> RunOutAsk {
     RunOutAsk {
         name: take.name,
         grant_id: take.grant_id,
-        heir: Uuid::new_v4(),
+        reservation: Uuid::new_v4(),
         time,
     }
 }
@@ -138,8 +138,8 @@ async fn a_late_run_out_gives_no_time_again(store: &mut dyn Store) {
     assert_eq!(ends[0], ends[1]);
 }
 
-/// The first answer was lost, and the heir has run out by the second sending.
-async fn an_heir_that_has_run_out_is_known(store: &mut dyn Store) {
+/// The first answer was lost, and the reservation has run out by the second sending.
+async fn a_reservation_that_has_run_out_is_known(store: &mut dyn Store) {
     let run_out = to_run_out(store, SHORT).await;
     assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
     while store.lock_inspect(&run_out.name).await.unwrap().is_some() {
@@ -147,7 +147,7 @@ async fn an_heir_that_has_run_out_is_known(store: &mut dyn Store) {
     }
     assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
     let of_another = RunOutAsk {
-        heir: Uuid::new_v4(),
+        reservation: Uuid::new_v4(),
         ..run_out
     };
     assert_eq!(store.hold_run_out(&of_another).await.unwrap(), Held::Gone);
@@ -171,7 +171,7 @@ async fn a_late_end_ends_no_later_quarantine(store: &mut dyn Store) {
     }
 }
 
-/// An empty database of a brand, as the other tests get it.
+/// An empty database of an engine, as the other tests get it.
 async fn on(engine: &str, test: impl AsyncFnOnce(&str)) {
     let mut engines = ENGINES.iter();
     let engine = engines.find(|e| e.name() == engine).unwrap();

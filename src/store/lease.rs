@@ -42,20 +42,20 @@ pub(crate) trait LeaseStore:
     ) -> Result<Vec<Taken>, Fault> {
         let left: Vec<LeftBehind> = taken.iter().filter_map(Taken::left_behind).collect();
         if !left.is_empty() {
-            self.session_bury(&left).await?;
+            self.session_reclaim(&left).await?;
             self.lease_take_again(asks, &mut taken, |taken| taken.left_behind().is_some())
                 .await?;
         }
-        let mut is_any_stuck = false;
-        let stuck = |(ask, taken): &(&TakeAsk, &Taken)| taken.is_stuck() && !ask.barging;
-        for (ask, _) in asks.iter().zip(&taken).filter(stuck) {
-            is_any_stuck = true;
+        let mut is_any_orphaned = false;
+        let orphaned = |(ask, taken): &(&TakeAsk, &Taken)| taken.is_orphaned() && !ask.barging;
+        for (ask, _) in asks.iter().zip(&taken).filter(orphaned) {
+            is_any_orphaned = true;
             let name = ask.name.clone();
-            let why = PassWhy::Stuck;
+            let why = PassWhy::Orphaned;
             self.queue_pass(&PassAsk { name, why }).await?;
         }
-        if is_any_stuck {
-            self.lease_take_again(asks, &mut taken, Taken::is_stuck)
+        if is_any_orphaned {
+            self.lease_take_again(asks, &mut taken, Taken::is_orphaned)
                 .await?;
         }
         // What is left of these was skipped: a transaction has the row locked, or the session was renewed meanwhile.
@@ -212,7 +212,7 @@ impl Taken {
     pub(super) fn busy(row: Option<LockRow>) -> Self {
         let tells = |row: &LockRow| {
             row.is_live()
-                || row.is_stuck()
+                || row.is_orphaned()
                 || row.left_behind().is_some()
                 || row.kind != Some(Kind::Lock)
         };
@@ -227,13 +227,13 @@ impl Taken {
     }
 
     /// The name has waiters and no live grant: it has to be passed on first.
-    fn is_stuck(&self) -> bool {
-        matches!(self, Self::Busy(Some(row)) if row.is_stuck())
+    fn is_orphaned(&self) -> bool {
+        matches!(self, Self::Busy(Some(row)) if row.is_orphaned())
     }
 
     /// No live grant is in the way.
     fn is_unexplained(&self) -> bool {
-        matches!(self, Self::Busy(None)) || self.is_stuck()
+        matches!(self, Self::Busy(None)) || self.is_orphaned()
     }
 
     fn waiters(&self) -> u32 {

@@ -27,10 +27,10 @@ pub(crate) trait LockRowStore: SessionStore + Send {
         let Some(left) = left.filter(|_| ask == RowAsk::Make) else {
             return Ok(row);
         };
-        self.session_bury(&[left]).await?;
+        self.session_reclaim(&[left]).await?;
         let row = self.lock_row_as_it_is(name, RowAsk::Look).await?;
         Ok(row.map(|row| LockRow {
-            buried: row.grant_id.is_none(),
+            reclaimed: row.grant_id.is_none(),
             ..row
         }))
     }

@@ -1,7 +1,7 @@
 //! Refinery over an sqlx connection: applies the schema's migrations and checks them.
 //!
 //! Refinery has no driver for sqlx and takes no lock of its own. The adapter here implements refinery's asynchronous traits on sqlx
-//! connections. Each brand's `schema.rs` takes the lock and calls [`run`] under it.
+//! connections. Each engine's `schema.rs` takes the lock and calls [`run`] under it.
 
 use refinery_core::traits::r#async::AsyncMigrate;
 use refinery_core::{Migration, Report, Runner, Target, error::Kind};
@@ -14,7 +14,7 @@ use crate::store::fault::Fault;
 /// rowlock's own history table: an application that uses refinery itself keeps its own.
 pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";
 
-/// The migrations of a brand.
+/// The migrations of an engine.
 pub(crate) struct Migrations {
     pub(crate) runner: Runner,
     /// The database's time in the format of the history table: an SQL expression for the migrations that a DBA applies.
@@ -110,7 +110,7 @@ fn names(report: &Report) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct Adapter<C>(pub(crate) C);
 
-// A generic implementation would have to bound sqlx's executors. Each brand's `schema.rs` calls this for its connection.
+// A generic implementation would have to bound sqlx's executors. Each engine's `schema.rs` calls this for its connection.
 macro_rules! adapter {
     ($connection:ty) => {
         const _: () = {
@@ -126,7 +126,7 @@ macro_rules! adapter {
                 where
                     T: Iterator<Item = &'a str> + Send + 'a,
                 {
-                    let mut tx = self.0.begin().await?; // a savepoint inside the brand's transaction
+                    let mut tx = self.0.begin().await?; // a savepoint inside the engine's transaction
                     let mut count = 0;
                     for query in queries {
                         sqlx::raw_sql(AssertSqlSafe(query))

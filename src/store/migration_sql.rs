@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::brands::migrations;
+use super::engines::migrations;
 use super::migrate::{HISTORY_TABLE, Migrations};
 use crate::model::{Engine, Error};
 

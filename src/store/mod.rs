@@ -1,8 +1,8 @@
-//! The verbs that the rest of the crate sends to a database, without any brand's SQL.
+//! The verbs that the rest of the crate sends to a database, without any engine's SQL.
 //!
 //! There is one trait per concern, in a file of its own. Each method is **one atomic decision**, documented there once: precondition,
-//! outcome, isolation, clock. Each brand (`postgres/`, `mysql/`, `sqlite/`) implements a trait in its file of the same name, in its
-//! best native form. The contract tests hold all brands to the same promises.
+//! outcome, isolation, clock. Each engine (`postgres/`, `mysql/`, `sqlite/`) implements a trait in its file of the same name, in its
+//! best native form. The contract tests hold all engines to the same promises.
 //!
 //! For every verb:
 //!
@@ -14,11 +14,11 @@
 //! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant has its own id, so the
 //!   second sending finds the effect of the first.
 
-pub(crate) mod brands;
 mod capabilities;
 pub(crate) mod classify;
 pub(crate) mod clean;
 pub(crate) mod deadlock;
+pub(crate) mod engines;
 pub(crate) mod fault;
 pub(crate) mod fault_error;
 pub(crate) mod form_token;
@@ -68,10 +68,10 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use brands::Brand;
 pub(crate) use capabilities::Capabilities;
 use clean::CleanStore;
 use deadlock::DeadlockStore;
+use engines::Driver;
 use fault::Fault;
 use form_token::FormTokenStore;
 use hold::HoldStore;
@@ -95,14 +95,14 @@ use writers::Writers;
 
 use crate::model::Error;
 
-/// How to reach a brand's database: what a lane needs to connect, again and again.
+/// How to reach an engine's database: what a lane needs to connect, again and again.
 pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     type Connection: Connection;
 
     /// sqlx's options for a connection to such a database.
     type Options;
 
-    const BRAND: Brand;
+    const DRIVER: Driver;
 
     const CAPABILITIES: Capabilities;
 
@@ -172,7 +172,7 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
 /// A connection of rowlock's own. It runs verbs one after the other.
 #[async_trait(?Send)]
 pub(crate) trait Connection: fmt::Debug + Send + 'static {
-    /// Runs one verb, with the statements that this brand's sessions need before and after it. After `bound` the caller drops the future,
+    /// Runs one verb, with the statements that this engine's sessions need before and after it. After `bound` the caller drops the future,
     /// and the connection with it.
     async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault>;
 

@@ -13,8 +13,8 @@
 //! locks that permit, without waiting: while a transaction has it pinned, the verb keeps nobody from the name. The verbs answer `None` when a transaction has
 //! a row locked that they need.
 //!
-//! A permit that has expired, or whose session has ended, is *reaped*: a verb that finds too little room removes such permits first, but none whose row
-//! is locked (a transaction has it pinned). The cleaner reaps where nobody asks. `used` may be too large until then, never too small.
+//! A permit that has expired, or whose session has ended, is *reclaimed*: a verb that finds too little room removes such permits first, but none whose row
+//! is locked (a transaction has it pinned). The cleaner reclaims where nobody asks. `used` may be too large until then, never too small.
 //!
 //! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last write.
 
@@ -42,10 +42,10 @@ pub(crate) trait PermitStore {
     /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are not live. The permit
     /// and the waiter of the ask are removed first.
     ///
-    /// At most [`MOST`] waiters are granted permits at once: they have to confirm in the window. If more fit, the name stays stuck: the looks of those that
+    /// At most [`MOST`] waiters are granted permits at once: they have to confirm in the window. If more fit, the name stays orphaned: the looks of those that
     /// wait find that the first one fits. So a caller goes on looking, or passes the name on again. Every verb here that grants has this limit.
     ///
-    /// Passing on a [stuck](PassWhy::Stuck) name counts what its permits weigh, if something does not fit or no one waits: a permit may have been removed by hand.
+    /// Passing on an [orphaned](PassWhy::Orphaned) name counts what its permits weigh, if something does not fit or no one waits: a permit may have been removed by hand.
     async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
 
     /// [`queue_look`](super::queue::QueueStore::queue_look) for waiters of names of this kind. A name has to be passed on when its first live

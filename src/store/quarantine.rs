@@ -2,7 +2,7 @@
 //!
 //! `rowlock_database.quarantine_until` has the end. Every statement that grants a lock, a permit, a place in front of the queue or an attempt has the condition that
 //! there is no quarantine. It sees the quarantine if that was committed before the statement began. Renewals, releases, pins and confirms go on:
-//! they change no holder. A release frees the name but does not pass it on: a name with waiters is stuck until the end of the quarantine.
+//! they change no holder. A release frees the name but does not pass it on: a name with waiters is orphaned until the end of the quarantine.
 
 use std::time::Duration;
 

@@ -102,7 +102,7 @@ pub(crate) enum Joined {
     Queued {
         position: i64,
         /// The name is free, or its grant has expired: it has to be passed on.
-        is_stuck: bool,
+        is_orphaned: bool,
     },
     /// The queue is as long as the ask allows; with the row.
     Full(LockRow),
@@ -182,7 +182,7 @@ pub(crate) struct PassAsk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PassWhy {
     /// It is free and has waiters, or its grant has expired.
-    Stuck,
+    Orphaned,
     /// This grant ends.
     Ended(Uuid),
     /// The waiter with this grant id leaves. The name may have been passed on to it: then that grant ends.
@@ -197,7 +197,7 @@ impl PassWhy {
     /// The grant that ends.
     pub(super) fn grant_id(self) -> Option<Uuid> {
         match self {
-            Self::Stuck => None,
+            Self::Orphaned => None,
             Self::Ended(grant_id) | Self::Left { grant_id, .. } => Some(grant_id),
         }
     }
@@ -206,7 +206,7 @@ impl PassWhy {
     #[cfg(feature = "postgres")]
     pub(super) fn position(self) -> Option<i64> {
         match self {
-            Self::Stuck | Self::Ended(_) => None,
+            Self::Orphaned | Self::Ended(_) => None,
             Self::Left { at, .. } => Some(at.unwrap_or(-1)),
         }
     }
@@ -304,8 +304,11 @@ pub(crate) struct LookAsk {
 pub(crate) enum Looked {
     /// The name was passed on to this waiter.
     Granted,
-    /// It waits. `is_stuck`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
-    Waiting { is_stuck: bool, remaining: Duration },
+    /// It waits. `is_orphaned`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
+    Waiting {
+        is_orphaned: bool,
+        remaining: Duration,
+    },
     /// Its row is gone: it was passed over, or its window is over.
     Gone,
 }
@@ -316,7 +319,7 @@ impl From<(bool, bool, i64)> for Looked {
         match (granted, waits) {
             (true, _) => Self::Granted,
             (false, true) => Self::Waiting {
-                is_stuck: left <= 0,
+                is_orphaned: left <= 0,
                 remaining: micros(left),
             },
             (false, false) => Self::Gone,

@@ -2,7 +2,7 @@
 //!
 //! These verbs follow the rules of [`Store`](super::Store), and two more:
 //!
-//! - *durable*: a claim, a step or an end survives a crash of the server, on every brand (unlike a released lease).
+//! - *durable*: a claim, a step or an end survives a crash of the server, on every engine (unlike a released lease).
 //! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. While the record is running, an attempt
 //!   whose id and number are in the row has not been superseded. So every verb may be sent twice.
 
@@ -49,8 +49,8 @@ pub(crate) trait RecordStore: Send {
 
     /// Begins an attempt where there is no record, or where the record is as the ask has seen it and may run again: it is free,
     /// or it is running, past its lease, and without an open step. The attempt's number is
-    /// `max(previous + 1, microseconds of the clock)`. After a vanished attempt the key is bound to its request, because the new
-    /// attempt does not know what the vanished one began.
+    /// `max(previous + 1, microseconds of the clock)`. After an abandoned attempt the key is bound to its request, because the new
+    /// attempt does not know what the abandoned one began.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault>;
@@ -82,7 +82,7 @@ pub(crate) struct ClaimAsk {
     /// For a claim in a transaction: how long to keep the outcome and remember the key.
     pub(crate) retain: Duration,
     pub(crate) remember: Duration,
-    /// How long the key is remembered when the attempt vanishes and no caller asks for the key.
+    /// How long the key is remembered when the attempt is abandoned and no caller asks for the key.
     pub(crate) remember_begun: Duration,
     /// The attempt in the record that was seen; `None`: there was no record.
     pub(crate) seen: Option<i64>,
@@ -159,7 +159,7 @@ pub(crate) struct RecordRow {
     pub(crate) key: Vec<u8>,
     pub(crate) state: KeptState,
     pub(crate) attempt: i64,
-    pub(crate) vanished: i32,
+    pub(crate) abandoned: i32,
     pub(crate) max_attempts: i32,
     pub(crate) attempt_id: Uuid,
     pub(crate) holder: String,
@@ -180,12 +180,12 @@ pub(crate) struct RecordRow {
 }
 
 impl RecordRow {
-    /// The state of the record by the database's clock, when `max_attempts` attempts may vanish. `None`: the row is damaged.
+    /// The state of the record by the database's clock, when `max_attempts` attempts may be abandoned. `None`: the row is damaged.
     pub(crate) fn state_now(&self, max_attempts: i32) -> Option<RecordState> {
         self.state.by_the_clock(&Facts {
             lease_left: self.lease_left,
             has_open_step: self.open_step.is_some(),
-            vanished: self.vanished,
+            abandoned: self.abandoned,
             max_attempts,
             retain_left: self.retain_left,
         })
@@ -318,7 +318,7 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
     }
 }
 
-/// Reads the row of a record from the columns that every brand selects in this order.
+/// Reads the row of a record from the columns that every engine selects in this order.
 macro_rules! record_row {
     ($row:expr) => {{
         let row = $row;
@@ -327,7 +327,7 @@ macro_rules! record_row {
             key: row.try_get(1)?,
             state: $crate::store::record_state::KeptState::parse(row.try_get(2)?),
             attempt: row.try_get(3)?,
-            vanished: row.try_get(4)?,
+            abandoned: row.try_get(4)?,
             max_attempts: row.try_get(5)?,
             attempt_id: row.try_get(6)?,
             holder: row.try_get(7)?,

@@ -21,6 +21,6 @@ pub(crate) trait RecordInTxStore {
     -> Result<Told<Finished>, Fault>;
 
     /// In the caller's transaction: ends a running attempt with its outcome. A transaction that is over is a fault, on every
-    /// brand.
+    /// engine.
     async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault>;
 }

@@ -47,28 +47,28 @@ pub(crate) struct Facts {
     pub(crate) lease_left: i64,
     /// A step that must not be repeated has begun, and may have happened.
     pub(crate) has_open_step: bool,
-    /// How many attempts in a row have vanished, and how many may, each within [`COUNTS_FOR`] after the one before.
-    pub(crate) vanished: i32,
+    /// How many attempts in a row were abandoned, and how many may, each within [`COUNTS_FOR`] after the one before.
+    pub(crate) abandoned: i32,
     pub(crate) max_attempts: i32,
     /// For how many more microseconds the outcome is retained.
     pub(crate) retain_left: Option<i64>,
 }
 
-/// How long an attempt that has vanished counts, from the end of its lease, in microseconds: an hour. So a key that is poisoned is free again an
+/// How long an attempt that was abandoned counts, from the end of its lease, in microseconds: an hour. So a key that is poisoned is free again an
 /// hour after the last attempt. (The statements have this time as a literal.)
 const COUNTS_FOR: i64 = 3_600_000_000;
 
 impl KeptState {
     /// The state of the record by the database's clock when its row was read. `None`: the row is damaged.
     ///
-    /// Lists filter by the same rule in SQL (each brand's `record_admin.rs`).
+    /// Lists filter by the same rule in SQL (each engine's `record_admin.rs`).
     pub(crate) fn by_the_clock(self, facts: &Facts) -> Option<RecordState> {
         let over = |left: i64| left <= 0;
         let counts = facts.lease_left > -COUNTS_FOR;
         Some(match self {
             Self::Running if !over(facts.lease_left) => RecordState::Running,
             Self::Running if facts.has_open_step => RecordState::Unknown,
-            Self::Running | Self::Free if counts && facts.vanished >= facts.max_attempts => {
+            Self::Running | Self::Free if counts && facts.abandoned >= facts.max_attempts => {
                 RecordState::Poisoned
             }
             Self::Running => RecordState::Lapsed,

@@ -7,7 +7,7 @@
 /// The most bytes of one record.
 pub(super) const RECORD: usize = 16 * 1024;
 
-/// The room in a request. The figures are those of a brand's largest statement, rounded up.
+/// The room in a request. The figures are those of an engine's largest statement, rounded up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestLimit {
     /// The bytes for the operations.

@@ -1,4 +1,4 @@
-//! The row of a lock, as every brand reads it.
+//! The row of a lock, as every engine reads it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct LockRow {
     /// Microseconds since 1970-01-01 UTC.
     pub(crate) acquired_at: Option<i64>,
     /// Microseconds since 1970-01-01 UTC. The lock of a session ends with the session, as far as this statement sees it: a holder is
-    /// removed by [`session_bury`](super::session::SessionStore::session_bury) only.
+    /// removed by [`session_reclaim`](super::session::SessionStore::session_reclaim) only.
     pub(crate) expires_at: Option<i64>,
     /// Microseconds, by the database's clock when the row was read.
     pub(crate) remaining: Option<i64>,
@@ -31,12 +31,12 @@ pub(crate) struct LockRow {
     /// The weight of a permit; 0 in the row of a name.
     pub(crate) weight: u32,
     /// This look freed the row: a session that had ended had left it behind.
-    pub(crate) buried: bool,
+    pub(crate) reclaimed: bool,
     /// How long the database is in quarantine, if that is why a join was refused.
     pub(crate) quarantine: Option<Duration>,
 }
 
-/// The columns of a lock row, in the order in which every brand selects them.
+/// The columns of a lock row, in the order in which every engine selects them.
 pub(crate) type LockColumns = (
     Vec<u8>,
     Option<Uuid>,
@@ -78,7 +78,7 @@ impl From<LockColumns> for LockRow {
             waiters: count(waiters),
             kind: Kind::of(capacity),
             weight: count(weight),
-            buried: false,
+            reclaimed: false,
             quarantine: None,
         }
     }
@@ -105,7 +105,7 @@ impl LockRow {
     }
 
     /// Whether the name has waiters and no live grant: it has to be passed on.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_orphaned(&self) -> bool {
         !self.is_live() && self.waiters > 0 && self.kind == Some(Kind::Lock)
     }
 
@@ -203,7 +203,7 @@ mod tests {
             waiters: 0,
             kind: Some(Kind::Lock),
             weight: 0,
-            buried: false,
+            reclaimed: false,
             quarantine: None,
         }
     }
@@ -239,7 +239,7 @@ mod tests {
         };
         let error = damaged.check_kind(Kind::Lock);
         assert!(matches!(error, Err(Error::CorruptRow { .. })), "{error:?}");
-        assert!(!damaged.is_stuck());
+        assert!(!damaged.is_orphaned());
         let other = row().check_kind(Kind::ReadWrite);
         assert!(matches!(other, Err(Error::WrongKind { .. })), "{other:?}");
     }

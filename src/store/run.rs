@@ -79,7 +79,7 @@ impl RunRow {
             Some(true) => RunState::Succeeded,
             Some(false) => RunState::Failed,
             None if is_live => RunState::Running,
-            None => RunState::Vanished,
+            None => RunState::Abandoned,
         };
         Ok(RunInfo {
             name: Name::from_bytes(&name)
@@ -87,7 +87,7 @@ impl RunRow {
             fence,
             holder,
             began_at: time(began_at).ok_or_else(|| damaged("a time of its run is out of range"))?,
-            took: (state != RunState::Vanished).then(|| micros(took)),
+            took: (state != RunState::Abandoned).then(|| micros(took)),
             state,
             message: message.unwrap_or_default(),
         })

@@ -4,7 +4,7 @@
 //!
 //! A session *has ended* when its row is missing, or has no expiry. That is for good: a renewal needs an expiry in the future, and no
 //! verb gives an ended session an expiry again. A session that has only *expired* has not ended yet. So a holder is removed in two
-//! steps: [`session_bury`](SessionStore::session_bury) ends the session first, and then frees the lock.
+//! steps: [`session_reclaim`](SessionStore::session_reclaim) ends the session first, and then frees the lock.
 //!
 //! No statement that grants a lock decides by the session's row. Such a statement sees the newest version of the lock's row that it
 //! locks, but reads other rows from its snapshot, which may be older than the session.
@@ -46,10 +46,10 @@ pub(crate) trait SessionStore {
     /// a transaction may have the lock pinned.
     ///
     /// Each session was read from a lock's row by an earlier statement: the session was opened before.
-    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault>;
+    async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault>;
 
     /// Ends the session and frees all its locks, but those whose rows are locked: both in one transaction, so no one else finds a lock of an ended session in
-    /// between, and buries or reaps it. Removes the session's row when no lock is left. Returns how many locks were freed.
+    /// between, and reclaims it. Removes the session's row when no lock is left. Returns how many locks were freed.
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault>;
 
     /// All live sessions, the oldest first.

@@ -124,7 +124,7 @@ pub(crate) struct StepRow {
     pub(crate) done_at: i64,
 }
 
-/// The columns of a step, in the order in which every brand selects them.
+/// The columns of a step, in the order in which every engine selects them.
 pub(crate) type StepColumns = (String, i64, String, Vec<u8>, i64);
 
 impl From<StepColumns> for StepRow {

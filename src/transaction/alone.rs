@@ -14,7 +14,7 @@ use super::open::Uncommitted;
 use super::pool::connector;
 use crate::model::{Error, Moment};
 use crate::store::Connector;
-use crate::store::brands::Supported;
+use crate::store::engines::Supported;
 use crate::store::writers::{WriteTurn, Writers};
 
 /// A database that a transaction has for itself.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::open::Uncommitted;
 use crate::model::{Error, Subject};
 use crate::runtime::{Core, proven};
-use crate::store::brands::{Brand, Supported};
+use crate::store::engines::{Driver, Supported};
 use crate::store::fault::Fault;
 use crate::store::in_tx::Told;
 use crate::store::schema::SchemaStore;
@@ -21,15 +21,15 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// Checks that the transaction's brand (`of`) is the client's brand.
+    /// Checks that the transaction's engine (`of`) is the client's engine.
     pub(crate) fn new(
         core: &'a Arc<Core>,
         on: Subject,
         doing: &'static str,
-        of: Brand,
+        of: Driver,
     ) -> Result<Self, Error> {
         let it = Self { core, on, doing };
-        if core.brand == of {
+        if core.driver == of {
             Ok(it)
         } else {
             Err(it.wrong(format!(

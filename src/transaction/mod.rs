@@ -8,7 +8,7 @@ mod retry;
 mod retryable;
 
 use crate::store::TxStore;
-use crate::store::brands::{Brand, Supported};
+use crate::store::engines::{Driver, Supported};
 
 pub(crate) use alone::is_alone_in;
 pub(crate) use context::Context;
@@ -34,14 +34,14 @@ mod sealed {
     use crate::model::Name;
     use crate::runtime::Core;
     use crate::store::TxStore;
-    use crate::store::brands::Brand;
+    use crate::store::engines::Driver;
 
     /// An action to run after a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
     pub trait Sealed: Send {
         #[allow(private_interfaces, reason = "sealed")]
-        const BRAND: Brand;
+        const DRIVER: Driver;
 
         #[allow(private_interfaces, reason = "sealed")]
         fn connection(&mut self) -> &mut dyn TxStore;
@@ -66,7 +66,7 @@ mod sealed {
 
 #[allow(private_bounds, private_interfaces, reason = "sealed")]
 impl<B: Supported> sealed::Sealed for sqlx::Transaction<'_, B> {
-    const BRAND: Brand = B::BRAND;
+    const DRIVER: Driver = B::DRIVER;
 
     fn connection(&mut self) -> &mut dyn TxStore {
         &mut **self

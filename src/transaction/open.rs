@@ -12,7 +12,7 @@ use super::{Pool, Transaction};
 use crate::model::{Error, Name};
 use crate::runtime::Core;
 use crate::runtime::tasks::{Finish, Tasks};
-use crate::store::brands::{Brand, Supported};
+use crate::store::engines::{Driver, Supported};
 use crate::store::fault_error::commit_unknown;
 use crate::store::in_tx::InTxStore as _;
 use crate::store::writers::WriteTurn;
@@ -73,7 +73,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     /// Begins a transaction that may write. Dropping the future leaves no open transaction in the pool.
     ///
     /// Where the database has one writer at a time, the task first waits for those before it, without a connection.
-    pub(crate) async fn begin<P: Pool<Brand = B>>(
+    pub(crate) async fn begin<P: Pool<Database = B>>(
         pool: &P,
         run: &Arc<Run>,
     ) -> Result<Self, Uncommitted> {
@@ -214,7 +214,8 @@ impl<T> Drop for Lent<T> {
 }
 
 /// A transaction that [`Retry`](super::Retry) has begun in a pool of type `P`.
-pub type PoolTx<P> = RetryTx<sqlx::Transaction<'static, <P as super::pool::sealed::Sealed>::Brand>>;
+pub type PoolTx<P> =
+    RetryTx<sqlx::Transaction<'static, <P as super::pool::sealed::Sealed>::Database>>;
 
 impl<T> RetryTx<T> {
     /// Keeps a guard until the transaction has ended: it is dropped after the commit, or after the rollback.
@@ -280,7 +281,7 @@ impl<T> Drop for RetryTx<T> {
 
 impl<T: Transaction> sealed::Sealed for RetryTx<T> {
     #[allow(private_interfaces, reason = "sealed")]
-    const BRAND: Brand = T::BRAND;
+    const DRIVER: Driver = T::DRIVER;
 
     #[allow(private_interfaces, reason = "sealed")]
     fn connection(&mut self) -> &mut dyn TxStore {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::Error;
 use crate::store::Connector;
-use crate::store::brands::Supported;
+use crate::store::engines::Supported;
 
 /// Opens connections of rowlock's own to the database of a pool.
 pub(crate) fn connector<B: Supported>(pool: &sqlx::Pool<B>) -> Result<B::Connector, Error> {
@@ -27,16 +27,16 @@ pub trait Pool: sealed::Sealed {}
     reason = "sealed: only this crate uses it"
 )]
 pub(super) mod sealed {
-    use crate::store::brands::Supported;
+    use crate::store::engines::Supported;
 
     pub trait Sealed: Sync + 'static {
-        type Brand: Supported;
+        type Database: Supported;
 
-        fn pool(&self) -> &sqlx::Pool<Self::Brand>;
+        fn pool(&self) -> &sqlx::Pool<Self::Database>;
     }
 
     impl<B: Supported> Sealed for sqlx::Pool<B> {
-        type Brand = B;
+        type Database = B;
 
         fn pool(&self) -> &Self {
             self

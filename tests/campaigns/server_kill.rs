@@ -73,7 +73,7 @@ async fn progress(grants: &[Arc<AtomicU32>], when: &str) -> Duration {
     for count in grants {
         let before = count.load(Ordering::Relaxed);
         while count.load(Ordering::Relaxed) == before {
-            assert!(started.elapsed() < patience(), "a client is stuck {when}");
+            assert!(started.elapsed() < patience(), "a client hangs {when}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

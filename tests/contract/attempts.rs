@@ -1,4 +1,4 @@
-//! Promise 8: how an attempt ends. It completes, releases, vanishes, or loses its lease.
+//! Promise 8: how an attempt ends. It completes, releases, is abandoned, or loses its lease.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ on_every_engine! {
         drop(guard);
         rowlock.flush().await;
         let info = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.vanished), (RecordState::Free, 1));
+        assert_eq!((info.state, info.abandoned), (RecordState::Free, 1));
         drop(begin_new(&rowlock.idempotency(), "k").await);
     }
 
-    async fn a_release_that_failed_is_no_attempt_that_vanished(db: &Db) {
+    async fn a_release_that_failed_is_no_attempt_that_was_abandoned(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_attempts(1);
         let guard = begin_new(&idempotency, "k").await;
@@ -46,7 +46,7 @@ on_every_engine! {
         drop(guard);
         rowlock.flush().await;
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.vanished), (RecordState::Free, 0));
+        assert_eq!((info.state, info.abandoned), (RecordState::Free, 0));
         drop(begin_new(&idempotency, "k").await);
     }
 
@@ -69,7 +69,7 @@ on_every_engine! {
             }
             rowlock.flush().await;
             if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
-                assert_eq!((info.state, info.vanished), (RecordState::Free, 0), "after {after}");
+                assert_eq!((info.state, info.abandoned), (RecordState::Free, 0), "after {after}");
             }
         }
     }
@@ -165,7 +165,7 @@ on_every_engine! {
         assert!(matches!(begin(&idempotency, "k").await, Begun::Replay(_)));
     }
 
-    async fn what_vanished_more_than_an_hour_ago_does_not_count(db: &Db) {
+    async fn what_was_abandoned_more_than_an_hour_ago_does_not_count(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_attempts(2);
         let ended = async |seconds: i64| {
@@ -196,12 +196,12 @@ on_every_engine! {
             assert!(is_listed(state).await);
             let guard = begin_new(&idempotency, key).await;
             let info = idempotency.inspect("scope", key).await.unwrap().unwrap();
-            assert_eq!((info.state, info.vanished), (RecordState::Running, 1), "it counts anew");
+            assert_eq!((info.state, info.abandoned), (RecordState::Running, 1), "it counts anew");
             guard.complete(&outcome("done")).await.unwrap();
         }
     }
 
-    async fn attempts_that_vanish_are_counted_and_the_key_is_poisoned(db: &Db) {
+    async fn attempts_that_are_abandoned_are_counted_and_the_key_is_poisoned(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_attempts(3);
         for _ in 0..3 {

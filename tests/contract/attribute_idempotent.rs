@@ -186,7 +186,7 @@ on_every_engine! {
     async fn an_error_frees_the_key_for_the_next_attempt(db: &Db) {
         let rowlock = db.rowlock().await;
         let mut last = 0;
-        // More often than attempts may vanish.
+        // More often than attempts may be abandoned.
         for _ in 0..6 {
             let failed = charge(&rowlock, true).await;
             assert!(matches!(failed, Err(Failed::Declined)), "{failed:?}");
@@ -217,7 +217,7 @@ on_every_engine! {
         assert!(matches!(error, Refused::Expired { .. }), "{error}");
     }
 
-    async fn a_key_whose_attempts_vanish_is_poisoned(db: &Db) {
+    async fn a_key_whose_attempts_are_abandoned_is_poisoned(db: &Db) {
         let rowlock = db.rowlock().await;
         let (world, gate) = (Arc::<World>::default(), Arc::new(Semaphore::new(0)));
         let call = || wait_for(rowlock.clone(), world.clone(), gate.clone(), "k");

@@ -119,7 +119,7 @@ on_every_engine! {
         drop(running);
     }
 
-    async fn an_attempt_that_vanished_and_nobody_asks_for_goes_after_a_year(db: &Db) {
+    async fn an_attempt_that_was_abandoned_and_nobody_asks_for_goes_after_a_year(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency().retention(Duration::from_secs(1)).remember_expired(Duration::ZERO);
         let new = async |key: &str| match idempotency.begin("scope", key, &request()).await.unwrap() {
@@ -133,13 +133,13 @@ on_every_engine! {
             Begun::New(guard) => guard,
             other => panic!("{other:?}"),
         };
-        let vanished = begin("vanished").await;
-        vanished.step("step", async { Ok::<_, Error>(1) }).await.unwrap();
+        let abandoned = begin("abandoned").await;
+        abandoned.step("step", async { Ok::<_, Error>(1) }).await.unwrap();
         let taken_over = begin("taken over").await;
         let open = begin("open").await;
         let failed = open.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
         failed.await.unwrap_err();
-        for guard in [vanished, taken_over, open] {
+        for guard in [abandoned, taken_over, open] {
             std::mem::forget(guard);
         }
         lapse(db).await;
@@ -157,11 +157,11 @@ on_every_engine! {
         assert_eq!(records(db).await, (2, 0), "one runs, one has an open step");
         // Cleaned or not makes no difference.
         running.release().await.unwrap();
-        std::mem::forget(begin("vanished").await);
-        let info = idempotency.inspect("scope", "vanished").await.unwrap().unwrap();
+        std::mem::forget(begin("abandoned").await);
+        let info = idempotency.inspect("scope", "abandoned").await.unwrap().unwrap();
         pass(db, 367 * 24 * 3_600).await;
         lapse(db).await;
-        let begun = idempotency.begin("scope", "vanished", &Fingerprint::of("another request")).await.unwrap();
+        let begun = idempotency.begin("scope", "abandoned", &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > info.attempt);
         let begun = idempotency.begin("scope", "open", &request()).await.unwrap();
@@ -225,7 +225,7 @@ on_every_engine! {
         let off = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = off.idempotency().remember_expired(Duration::ZERO);
         done(&idempotency, "k").await;
-        let columns = "scope, {key}, state, attempt, vanished, max_attempts, attempt_id, holder, fingerprint, bound, open_step, \
+        let columns = "scope, {key}, state, attempt, abandoned, max_attempts, attempt_id, holder, fingerprint, bound, open_step, \
                        content_type, outcome, began_at, attempted_at, lease_until, done_at, retain_until, forget_at, clean_at";
         // More than a batch.
         for n in 0..600 {

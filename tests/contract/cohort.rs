@@ -266,7 +266,7 @@ on_every_engine! {
         let (first, second, third) = (next(), next(), next());
         release(&held).await;
         let first = first.await.unwrap();
-        eventually("a scout waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
+        eventually("a delegate waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
         assert!(two.force_release("a").await.unwrap().is_some());
         let second = second.await.unwrap();
         assert!(first.fence() < second.fence());

@@ -99,10 +99,10 @@ on_every_engine! {
         let (first, second, third) = (next(), next(), next());
         release(&held).await;
         let first = first.await.unwrap();
-        eventually("a scout waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
+        eventually("a delegate waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
         release(&first).await;
         release(&second.await.unwrap()).await;
-        // Nobody waits while it works, but the scout may.
+        // Nobody waits while it works, but the delegate may.
         let third = third.await.unwrap();
         queue_is(&two, "a", &[]).await;
         release(&third).await;

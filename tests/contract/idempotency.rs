@@ -23,7 +23,7 @@ on_every_engine! {
             assert_eq!(replay.content_type(), "text/plain");
         }
         let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
-        assert_eq!((info.state, info.vanished), (RecordState::Done, 0));
+        assert_eq!((info.state, info.abandoned), (RecordState::Done, 0));
         assert_eq!(info.outcome.unwrap().bytes(), "done\0\u{e9}".as_bytes());
     }
 

@@ -110,7 +110,7 @@ on_every_engine! {
         late.begin_run().await.unwrap();
         two.force_release("j").await.unwrap();
         let run = two.last_run("j").await.unwrap().unwrap();
-        assert_eq!(run.state, RunState::Vanished);
+        assert_eq!(run.state, RunState::Abandoned);
         let next = take(&two, "j", LONG).await;
         next.begin_run().await.unwrap();
         assert!(!late.end_run(true, "late").await.unwrap());
@@ -157,7 +157,7 @@ on_every_engine! {
         for name in ["dropped", "panics"] {
             assert!(!works(&Job::new(&two, name)).await, "{name}");
             let run = two.last_run(name).await.unwrap().unwrap();
-            assert!(matches!(run.state, RunState::Vanished | RunState::Running), "{run:?}");
+            assert!(matches!(run.state, RunState::Abandoned | RunState::Running), "{run:?}");
         }
     }
 
@@ -180,13 +180,13 @@ on_every_engine! {
         .await;
     }
 
-    async fn a_run_that_has_vanished_took_nobody_knows_how_long(db: &Db) {
+    async fn a_run_that_was_abandoned_took_nobody_knows_how_long(db: &Db) {
         let rowlock = db.rowlock().await;
         let job = Job::new(&rowlock, "j");
         job.try_begin().await.unwrap().held().unwrap().held().begin_run().await.unwrap();
         rowlock.flush().await;
         let run = rowlock.last_run("j").await.unwrap().unwrap();
-        assert_eq!((run.state, run.took), (RunState::Vanished, None));
+        assert_eq!((run.state, run.took), (RunState::Abandoned, None));
     }
 
     async fn a_job_runs_at_most_for_its_time(db: &Db) {

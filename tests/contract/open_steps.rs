@@ -11,9 +11,9 @@ use rowlock::{
 use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
 use tokio::sync::oneshot;
 
-/// Begins an attempt that vanishes in the middle of a step that must not be repeated, after the effect. Returns the step's key
+/// Begins an attempt that is abandoned in the middle of a step that must not be repeated, after the effect. Returns the step's key
 /// for the provider.
-async fn vanish_in_step(idempotency: &Idempotency, provider: &Provider) -> String {
+async fn abandon_in_step(idempotency: &Idempotency, provider: &Provider) -> String {
     let guard = Arc::new(begin_new(idempotency, "k").await);
     let given = guard.downstream_key("charge").unwrap();
     let (charged, has_charged) = oneshot::channel();
@@ -37,11 +37,11 @@ async fn vanish_in_step(idempotency: &Idempotency, provider: &Provider) -> Strin
 }
 
 on_every_engine! {
-    async fn a_step_that_must_not_be_repeated_is_unknown_when_its_attempt_vanishes(db: &Db) {
+    async fn a_step_that_must_not_be_repeated_is_unknown_when_its_attempt_is_abandoned(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
         let provider = Provider::default();
-        vanish_in_step(&idempotency, &provider).await;
+        abandon_in_step(&idempotency, &provider).await;
         rowlock.flush().await;
         for _ in 0..3 {
             let begun = begin(&idempotency, "k").await;
@@ -122,7 +122,7 @@ on_every_engine! {
             provider.set_charges(0);
             db.execute("DELETE FROM rowlock_idempotency").await;
             db.execute("DELETE FROM rowlock_idempotency_step").await;
-            let given = vanish_in_step(&rowlock.idempotency(), &provider).await;
+            let given = abandon_in_step(&rowlock.idempotency(), &provider).await;
             rowlock.flush().await;
             let hook = rowlock.idempotency().reconcile(move |unknown| {
                 assert_eq!((unknown.step, unknown.downstream_key), ("charge".into(), given.clone()));
@@ -149,7 +149,7 @@ on_every_engine! {
     async fn a_hook_that_panics_or_does_not_end_has_found_out_nothing(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
-        vanish_in_step(&idempotency, &Provider::default()).await;
+        abandon_in_step(&idempotency, &Provider::default()).await;
         rowlock.flush().await;
         let begin = async |hook: Idempotency| begin(&hook, "k").await;
         let at_once = idempotency.clone().reconcile(|_| -> std::future::Ready<Reconciled> { panic!("at once") });
@@ -164,7 +164,7 @@ on_every_engine! {
     async fn what_the_hook_has_found_is_to_fit(db: &Db) {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency().max_outcome(10);
-        vanish_in_step(&idempotency, &Provider::default()).await;
+        abandon_in_step(&idempotency, &Provider::default()).await;
         rowlock.flush().await;
         for bytes in [11, 10] {
             let found = move |_| async move { Reconciled::Happened(Outcome::new("a/b", vec![b'x'; bytes]).unwrap()) };

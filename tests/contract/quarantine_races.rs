@@ -339,7 +339,7 @@ on_every_engine! {
         }
     }
 
-    async fn a_vanished_attempt_is_taken_over_after_it(db: &Db) {
+    async fn an_abandoned_attempt_is_taken_over_after_it(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let guard = begin_new(&one.idempotency(), "k").await;
         std::mem::forget(guard);

@@ -15,7 +15,7 @@ const TTL: Duration = Duration::from_secs(30);
 /// The fence of a century.
 const FAR: i64 = 3_000_000_000_000_000;
 
-/// Three databases: the one of the test, and two of other brands.
+/// Three databases: the one of the test, and two of other engines.
 struct Three<'a> {
     db: &'a Db,
     others: [Db; 2],

@@ -9,7 +9,7 @@ use rowlock_test::{Db, eventually, on_every_engine};
 
 const QUARANTINE: Duration = Duration::from_millis(100);
 
-/// Another database of this brand, and two of other brands. Nobody has made tables in them.
+/// Another database of this engine, and two of other engines. Nobody has made tables in them.
 async fn databases(db: &Db) -> [Db; 3] {
     let other = |n: usize| Db::empty(db.engine_after(n));
     [other(0).await, other(1).await, other(2).await]

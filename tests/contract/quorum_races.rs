@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// The database of the test, and two of other brands.
+/// The database of the test, and two of other engines.
 async fn databases(db: &Db) -> [Db; 2] {
     let other = |n: usize| Db::new(db.engine_after(n));
     [other(1).await, other(2).await]

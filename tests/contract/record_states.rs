@@ -21,16 +21,16 @@ async fn copies(db: &Db) {
     for state in ["running", "free", "done", "unknown", "expired"] {
         for (lease, retain) in [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(l, r)| (&times[l], &times[r]))
         {
-            for (open_step, vanished) in
+            for (open_step, abandoned) in
                 [("NULL", 2), ("'charge'", 2), ("NULL", 3), ("'charge'", 3)]
             {
                 number += 1;
                 let key = db.bytes(&format!("{number:03}"));
                 db.execute(&format!(
-                    "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, \
+                    "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, \
                          holder, fingerprint, bound, open_step, content_type, outcome, began_at, attempted_at, lease_until, \
                          done_at, retain_until, forget_at, clean_at) \
-                     SELECT scope, {key}, '{state}', attempt, {vanished}, 3, attempt_id, holder, fingerprint, bound, {open_step}, \
+                     SELECT scope, {key}, '{state}', attempt, {abandoned}, 3, attempt_id, holder, fingerprint, bound, {open_step}, \
                          content_type, CASE WHEN '{state}' = 'done' THEN outcome END, began_at, attempted_at, {lease}, \
                          done_at, {retain}, forget_at, clean_at \
                      FROM rowlock_idempotency WHERE idempotency_key = {}",

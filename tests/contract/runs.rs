@@ -98,7 +98,7 @@ on_every_engine! {
         assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
     }
 
-    async fn a_run_under_a_lock_of_a_session_has_vanished_with_it(db: &Db) {
+    async fn a_run_under_a_lock_of_a_session_was_abandoned_with_it(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = one.lock("a").in_session().acquire().await.unwrap();
         held.begin_run().await.unwrap();
@@ -115,7 +115,7 @@ on_every_engine! {
         let past = db.past();
         db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
         let run = two.last_run("a").await.unwrap().unwrap();
-        assert_eq!(run.state, RunState::Vanished);
+        assert_eq!(run.state, RunState::Abandoned);
         for other in others {
             let error = other.begin_run().await.unwrap_err();
             assert!(matches!(error, Error::Lost { .. }), "{error}");

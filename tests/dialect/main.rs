@@ -1,4 +1,4 @@
-//! What one brand alone does.
+//! What one engine alone does.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod beside_rusqlite;

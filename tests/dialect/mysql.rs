@@ -6,11 +6,11 @@ use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{Db, Own, as_user, eventually, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
-const BRANDS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
+const DRIVERS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
 
 #[tokio::test]
 async fn new_names_made_by_many_at_once_end_without_an_error() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         let db = Db::new(engine).await;
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..4 {
@@ -37,7 +37,7 @@ async fn new_names_made_by_many_at_once_end_without_an_error() {
 
 #[tokio::test]
 async fn an_operation_locks_no_row_but_its_own() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         let db = Db::new(engine).await;
         let rowlock = db.rowlock().await;
         // A small table is where an optimizer would rather scan than look up.
@@ -60,7 +60,7 @@ async fn an_operation_locks_no_row_but_its_own() {
 
 #[tokio::test]
 async fn the_rights_at_run_time_are_those_on_rows() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         let db = Db::empty(engine).await;
         let name = db.url.rsplit('/').next().unwrap().to_owned();
         let user = user_name("u");
@@ -102,7 +102,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
 
 #[tokio::test]
 async fn a_wrong_password_and_a_missing_database_are_told_apart() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         let db = Db::new(engine).await;
         let wrong = as_user(&db.url, "nobody", "s3cret");
         let error = Rowlock::connect(&wrong).await.unwrap_err();
@@ -117,7 +117,7 @@ async fn a_wrong_password_and_a_missing_database_are_told_apart() {
 
 #[tokio::test]
 async fn a_session_time_zone_does_not_move_the_clock() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         // It is a setting of the whole server.
         let server = Own::start(engine.name(), &[]);
         let db = Db::on(engine, &server.url).await;
@@ -140,7 +140,7 @@ async fn a_session_time_zone_does_not_move_the_clock() {
 
 #[tokio::test]
 async fn the_applications_time_zone_decides_nothing_in_its_transactions() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         let db = Db::new(engine).await;
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
@@ -171,7 +171,7 @@ async fn the_applications_time_zone_decides_nothing_in_its_transactions() {
 /// statement, because it takes no writes any more, the first one has granted something.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_granted_before_the_server_took_no_writes_is_undone() {
-    for engine in BRANDS {
+    for engine in DRIVERS {
         let db = Db::new(engine).await;
         let rowlock = db.rowlock().await;
         let existing: Vec<String> = (0..40).map(|number| format!("old-{number}")).collect();

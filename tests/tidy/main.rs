@@ -217,8 +217,8 @@ fn no_clock_of_the_application_decides() {
     );
 }
 
-/// The folders of the brands.
-fn brands() -> Vec<String> {
+/// The folders of the engines.
+fn engines() -> Vec<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     let folders = entries.filter(|entry| entry.path().join("connect.rs").is_file());
@@ -235,7 +235,7 @@ fn no_room_but_the_store_asks_which_engine_it_is() {
     let mut words = ["engine ==", "match engine", "match self.core.engine"]
         .map(str::to_owned)
         .to_vec();
-    words.extend(brands().iter().map(|brand| format!("store::{brand}")));
+    words.extend(engines().iter().map(|engine| format!("store::{engine}")));
     words.extend(('A'..='Z').map(|initial| format!("Engine::{initial}")));
     let mut found = Vec::new();
     for (path, text) in files("src") {
@@ -254,9 +254,9 @@ fn no_room_but_the_store_asks_which_engine_it_is() {
 }
 
 #[test]
-fn brands_have_the_same_files() {
-    let names = |brand: &str| {
-        let mut names: Vec<_> = files(&format!("src/store/{brand}"))
+fn engines_have_the_same_files() {
+    let names = |engine: &str| {
+        let mut names: Vec<_> = files(&format!("src/store/{engine}"))
             .into_iter()
             .map(|(path, _)| path.file_name().unwrap().to_owned())
             .collect();
@@ -270,7 +270,7 @@ fn brands_have_the_same_files() {
                 "look.rs",
                 "own_connection.rs",
                 "pooler.rs",
-                "permit_reap.rs",
+                "permit_reclaim.rs",
                 "permit_row.rs",
                 "permit_text.rs",
                 "row_security.rs",
@@ -287,10 +287,10 @@ fn brands_have_the_same_files() {
         names.sort();
         names
     };
-    let migrations = |brand: &str| {
+    let migrations = |engine: &str| {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("migrations")
-            .join(brand);
+            .join(engine);
         let mut names: Vec<_> = std::fs::read_dir(dir)
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
@@ -298,11 +298,11 @@ fn brands_have_the_same_files() {
         names.sort();
         names
     };
-    let brands = brands();
-    assert!(brands.len() >= 3, "{brands:?}");
-    for brand in &brands {
-        assert_eq!(names("postgres"), names(brand));
-        assert_eq!(migrations("postgres"), migrations(brand));
+    let engines = engines();
+    assert!(engines.len() >= 3, "{engines:?}");
+    for engine in &engines {
+        assert_eq!(names("postgres"), names(engine));
+        assert_eq!(migrations("postgres"), migrations(engine));
     }
 }
 

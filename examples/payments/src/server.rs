@@ -42,7 +42,7 @@ pub struct Settings {
     pub gateway_delay_ms: u64,
     /// How long the keys of a crashed process stay in flight.
     pub lease: Duration,
-    /// How many attempts of one key may vanish in a row. After that many, the key is poisoned.
+    /// How many attempts of one key may be abandoned in a row. After that many, the key is poisoned.
     pub max_attempts: u32,
     pub connections: u32,
 }

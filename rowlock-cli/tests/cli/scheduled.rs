@@ -145,20 +145,20 @@ fn the_last_run_of_each_job_is_listed_with_its_result() {
 }
 
 #[test]
-fn a_job_whose_rowlock_is_killed_has_vanished_and_its_name_stays_taken_for_at_least_for() {
+fn a_job_whose_rowlock_is_killed_was_abandoned_and_its_name_stays_taken_for_at_least_for() {
     let shell = Shell::new();
     let (time, began) = (Duration::from_secs(3), Instant::now());
     let options = ["j", "--at-least-for", "3s", "--ttl", "200ms"];
     let mut running = shell.start(&options, "echo up; exec sleep 60");
     running.signal(Signal::SIGKILL);
     running.child.wait().unwrap();
-    wait("it has vanished", || {
-        last(&shell, "j")["state"] == "vanished"
+    wait("it was abandoned", || {
+        last(&shell, "j")["state"] == "abandoned"
     });
     assert!(began.elapsed() >= time, "after {:?}", began.elapsed());
     assert_eq!(last(&shell, "j")["took_ms"], Value::Null);
     let table = stdout(&shell.run(&["jobs"]));
-    let is_listed = |line: &str| line.contains(" - ") && line.contains("vanished");
+    let is_listed = |line: &str| line.contains(" - ") && line.contains("abandoned");
     assert!(table.lines().any(is_listed), "{table}");
     let next = job(&shell, "j", &options[1..], "echo ran");
     assert_eq!(stdout(&next), "ran\n");

@@ -101,16 +101,19 @@ fn ls_shows_a_name_once_with_all_its_holders_and_waiters() {
     shell.sql(
         "INSERT INTO rowlock_lock (name, fence, waiters, next_position) VALUES (x'61', 1, 1, 2); \
          INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at) \
-         SELECT x'61', 1, x'00112233445566778899aabbccddeeff', session_id, 'stuck', joined_at FROM rowlock_waiter",
+         SELECT x'61', 1, x'00112233445566778899aabbccddeeff', session_id, 'orphaned', joined_at FROM rowlock_waiter",
     );
-    let stuck = of("a");
+    let orphaned = of("a");
     assert_eq!(
-        (&stuck["kind"], count(&stuck, "holders")),
+        (&orphaned["kind"], count(&orphaned, "holders")),
         (&Value::Null, 0)
     );
     assert_eq!(
-        (count(&stuck, "waiters"), &stuck["waiters"][0]["holder"]),
-        (1, &"stuck".into())
+        (
+            count(&orphaned, "waiters"),
+            &orphaned["waiters"][0]["holder"]
+        ),
+        (1, &"orphaned".into())
     );
     let names = shell.json(&["ls", "--json"]);
     let names: Vec<_> = names
@@ -120,7 +123,7 @@ fn ls_shows_a_name_once_with_all_its_holders_and_waiters() {
         .map(|listed| &listed["name"])
         .collect();
     assert_eq!(names, ["a", "b", "c"]);
-    assert!(stdout(&shell.run(&["ls"])).contains("stuck"));
+    assert!(stdout(&shell.run(&["ls"])).contains("orphaned"));
     for running in running {
         running.signal(Signal::SIGTERM);
         running.end();
@@ -136,7 +139,7 @@ fn ls_shows_a_name_once_with_all_its_holders_and_waiters() {
         "{}",
         stdout(&only)
     );
-    assert!(stdout(&only).contains("stuck"));
+    assert!(stdout(&only).contains("orphaned"));
     assert_eq!(stderr(&only), "", "it has found a waiter");
 }
 

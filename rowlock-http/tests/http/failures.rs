@@ -99,7 +99,7 @@ over_a_socket! {
         }
     }
 
-    async fn unknown_is_a_record_whose_handler_has_vanished() {
+    async fn unknown_is_a_record_whose_handler_was_abandoned() {
         let server = unknown().await;
         let running = tokio::spawn(send(server.pay("k", "wait")));
         eventually("it runs", || async { server.shop.has_begun("k") }).await;
@@ -288,9 +288,9 @@ over_a_socket! {
         assert_eq!((server.shop.runs(), server.effects().await), (1, 1));
     }
 
-    async fn a_handler_that_could_not_be_begun_is_no_attempt_that_vanished() {
+    async fn a_handler_that_could_not_be_begun_is_no_attempt_that_was_abandoned() {
         let server = unknown().await;
-        // As many as attempts may vanish.
+        // As many as attempts may be abandoned.
         for _ in 0..5 {
             server.db.execute("ALTER TABLE rowlock_idempotency_step RENAME TO gone").await;
             let status = send(server.pay("k", "201")).await.status;

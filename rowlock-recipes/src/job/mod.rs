@@ -25,7 +25,7 @@
 //! # Failure
 //!
 //! - *The process crashes*: the name stays taken for `at_least_for` after the last renewal of the lease, or for the TTL if that is longer. So no other machine runs the job in the same round.
-//!   If the job had run for long, the name may still be taken in the next round, which then does not run. The run is shown as [vanished](rowlock::RunState::Vanished).
+//!   If the job had run for long, the name may still be taken in the next round, which then does not run. The run is shown as [abandoned](rowlock::RunState::Abandoned).
 //! - *The process is paused*: the work is dropped when the process wakes. *The process is cut off from the database*: the work is dropped at the deadline of the lease. By then another machine may run the job. Pin
 //!   the lease where the job writes to this database.
 //! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and the run is recorded as failed.
@@ -199,7 +199,7 @@ impl Job {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work. If the work has begun, the name still stays taken for `at_least_for`, and the run is shown as vanished.
+    /// Dropping the future drops the work. If the work has begun, the name still stays taken for `at_least_for`, and the run is shown as abandoned.
     ///
     /// # Panics
     ///

@@ -16,7 +16,7 @@ use rowlock::{Error, Loss, ReleaseOutcome};
 /// # Drop
 ///
 /// Dropping returns at once. In the background the name stays taken for the rest of [`at_least_for`](super::Job::at_least_for), and is then free. The run is shown as
-/// [vanished](rowlock::RunState::Vanished).
+/// [abandoned](rowlock::RunState::Abandoned).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -37,7 +37,7 @@ use rowlock::{Error, Loss, ReleaseOutcome};
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a run that is dropped has vanished"]
+#[must_use = "a run that is dropped was abandoned"]
 pub struct JobRun {
     held: Arc<Held>,
     /// After the grant.

@@ -2,7 +2,7 @@
 //!
 //! # Overview
 //!
-//! A [`Quorum`] has an odd number of databases, of any brands. An acquire asks all of them at the same time. If a majority grants the lease, and at least a third of the TTL is left, the lock is held.
+//! A [`Quorum`] has an odd number of databases, of any engines. An acquire asks all of them at the same time. If a majority grants the lease, and at least a third of the TTL is left, the lock is held.
 //! Otherwise the acquire releases all leases, and asks again after a random pause. Any two majorities share a database, and each database has one holder. So the lock has
 //! one holder. It can be acquired while a minority of the databases is dead, slow, paused or cut off.
 //!

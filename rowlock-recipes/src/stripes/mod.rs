@@ -19,7 +19,7 @@
 //!              └─ take: the sum is too small ──► Short: nothing was changed
 //! ```
 //!
-//! A call asks for one stripe. If that stripe is locked, the call picks another one and waits for it, for 0.1 s; then it goes on to the next. So a stuck transaction
+//! A call asks for one stripe. If that stripe is locked, the call picks another one and waits for it, for 0.1 s; then it goes on to the next. So a transaction that hangs
 //! delays few others. While a client finds stripes locked, most of its calls wait for the first stripe that they pick. A call waits for a stripe only if all stripes that it
 //! has locked come before that one. So calls wait in ascending order, and two transactions with one call each never deadlock.
 //!

@@ -3,25 +3,25 @@
 //! # Overview
 //!
 //! The tasks of one client that ask for a lock under the same settings are a *cohort*. They have one place in the queue of the name, which
-//! their [`scout`] takes: a task that waits in the database for all of them. When it is granted the lease, the [`turn`] of the cohort
+//! their [`delegate`] takes: a task that waits in the database for all of them. When it is granted the lease, the [`turn`] of the cohort
 //! begins, and the first task of the cohort is offered a guard. When that guard is released, the next task is offered a guard of the same
 //! grant, and no statement is sent. (Dice, Marathe and Shavit call this "lock cohorting", in a paper of 2012.)
 //!
 //! # State model
 //!
 //! A cohort is *idle* at first. Then its first task *asks* the database. If the lease is free, a *turn* begins. If it is held, that task waits
-//! with the tasks that have arrived since, and a *scout* in the queue gets the next turn for them. A turn ends with a release to the
+//! with the tasks that have arrived since, and a *delegate* in the queue gets the next turn for them. A turn ends with a release to the
 //! database. If no task waits, the lease may *linger* before that, until a task arrives or its time is over.
 //!
 //! # Turn
 //!
 //! A turn is short, because other clients wait too. After [`TURN`](turn::TURN) the next release goes to the database, which passes the name
-//! on to the first one in the queue. The scout of the next turn takes its place in the queue as soon as a task of the cohort waits. So
-//! cohorts have their turns in the order in which their scouts joined, and the tasks of a cohort in the order in which they arrived.
+//! on to the first one in the queue. The delegate of the next turn takes its place in the queue as soon as a task of the cohort waits. So
+//! cohorts have their turns in the order in which their delegates joined, and the tasks of a cohort in the order in which they arrived.
 //!
 //! # Fences
 //!
-//! Each guard has a fence of its own. The scout reserves a block of fences when it confirms the grant: the row's fence becomes the last one
+//! Each guard has a fence of its own. The delegate reserves a block of fences when it confirms the grant: the row's fence becomes the last one
 //! of the block. So every later grant is above all of them, also when the process crashes. The database reserves a block only
 //! if the fence is ahead of its clock by at most the size of the block. A grant without a block is not handed on.
 //!
@@ -31,7 +31,7 @@
 //! keep the lock. So an offer that nobody has taken [`WINDOW`] after the end of the turn is taken back, and the lease released. A task
 //! that comes later waits again.
 //!
-//! Scouts, and what takes offers back, run on a thread of rowlock's own.
+//! Delegates, and what takes offers back, run on a thread of rowlock's own.
 //!
 //! # Lingering
 //!
@@ -45,8 +45,8 @@
 //!
 //! Owners, barging acquires, locks with a `max_hold`, permits and clients of a Galera cluster have no cohort.
 
+pub(crate) mod delegate;
 mod linger;
-pub(crate) mod scout;
 mod turn;
 mod waiting;
 
@@ -60,7 +60,7 @@ use super::Core;
 use super::lease_guard::Guard;
 use crate::model::{Error, Moment, Name};
 use crate::store::queue::WINDOW;
-use scout::{Scout, Scouting};
+use delegate::{Delegate, Delegation};
 use turn::{Offer, Turn};
 pub(crate) use waiting::{Asking, Told, Waiting};
 
@@ -106,7 +106,7 @@ struct State {
     waiting: BTreeMap<u64, oneshot::Sender<Word>>,
     /// A task asks the database, and so the others need not.
     is_asking: bool,
-    scout: Option<Scout>,
+    delegate: Option<Delegate>,
     turn: Option<Turn>,
     /// Why the database cannot be asked.
     trouble: Option<Error>,
@@ -126,13 +126,13 @@ impl State {
         !self.is_asking && self.waiting.is_empty() && !self.turn.as_ref().is_some_and(is_held)
     }
 
-    /// If nobody waits: the scout, which is to be dismissed.
-    fn idle_scout(&mut self) -> Option<Scout> {
+    /// If nobody waits: the delegate, which is to be dismissed.
+    fn idle_delegate(&mut self) -> Option<Delegate> {
         if !self.waiting.is_empty() {
             return None;
         }
         self.trouble = None;
-        self.scout.take()
+        self.delegate.take()
     }
 }
 
@@ -186,10 +186,10 @@ pub(crate) enum Arrived {
 }
 
 impl Cohort {
-    /// A task arrives. `scout`: the work of a scout.
+    /// A task arrives. `delegate`: the work of a delegate.
     pub(crate) fn arrive<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
-        scout: impl FnOnce(Scouting) -> F,
+        delegate: impl FnOnce(Delegation) -> F,
     ) -> Arrived {
         let mut state = match self.pick_or_lock() {
             Ok(guard) => return Arrived::Held(guard),
@@ -209,26 +209,26 @@ impl Cohort {
             return Arrived::IsAlone;
         }
         let number = state.number();
-        Arrived::Waits(self.wait(state, number, scout))
+        Arrived::Waits(self.wait(state, number, delegate))
     }
 
     fn wait<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         number: u64,
-        scout: impl FnOnce(Scouting) -> F,
+        delegate: impl FnOnce(Delegation) -> F,
     ) -> Waiting {
         let (sender, word) = oneshot::channel();
         state.waiting.insert(number, sender);
-        let scouting = state.scout.is_none().then(|| {
-            let (out, scouting) = Scout::new(self, number);
-            state.scout = Some(out);
-            scouting
+        let delegation = state.delegate.is_none().then(|| {
+            let (out, delegation) = Delegate::new(self, number);
+            state.delegate = Some(out);
+            delegation
         });
         drop(state);
         let waiting = Waiting::new(self, number, word);
-        if let Some(scouting) = scouting {
-            self.send(scouting, scout);
+        if let Some(delegation) = delegation {
+            self.send(delegation, delegate);
         }
         waiting
     }
@@ -236,8 +236,8 @@ impl Cohort {
     /// Why the database could not be asked, last time; `None`: it could.
     pub(crate) fn set_trouble(&self, trouble: Option<&Error>) {
         let mut state = self.state();
-        // A scout with a place in the queue has got through since.
-        let is_in_queue = state.scout.as_ref().is_some_and(Scout::has_seat);
+        // A delegate with a place in the queue has got through since.
+        let is_in_queue = state.delegate.as_ref().is_some_and(Delegate::has_seat);
         // What became of an acquire is the affair of the task that has sent it.
         let is_for_all = |trouble: &&Error| !matches!(trouble, Error::OutcomeUnknown { .. });
         state.trouble = trouble.filter(is_for_all).filter(|_| !is_in_queue).cloned();
@@ -296,20 +296,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let core = core(&dir).await;
         let cohort = core.cohort(key());
-        let scout = |scouting| async move {
-            let _scouting = scouting;
+        let delegate = |delegation| async move {
+            let _delegation = delegation;
             pending::<()>().await;
         };
-        let Arrived::Asks(asking) = cohort.arrive(scout) else {
+        let Arrived::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
         // It arrives while the first one asks, and takes the only place.
-        let second = cohort.arrive(scout);
+        let second = cohort.arrive(delegate);
         assert!(matches!(second, Arrived::Waits(_)), "{second:?}");
-        let third = cohort.arrive(scout);
+        let third = cohort.arrive(delegate);
         assert!(matches!(third, Arrived::Full(1)), "{third:?}");
         // The lease is not free. The first one has asked before, and so it waits before the second.
-        let _first = asking.waits(scout).unwrap_err();
+        let _first = asking.waits(delegate).unwrap_err();
         let state = cohort.state();
         assert!(state.waiting.keys().eq(&[1, 2]), "{:?}", state.waiting);
     }

@@ -101,14 +101,14 @@ impl Cohort {
         let State {
             turn,
             waiting,
-            scout,
+            delegate,
             ..
         } = &mut *state;
         let Some(turn) = turn.as_mut().filter(|turn| turn.is_of(grant.id)) else {
             return false;
         };
         let is_good = turn.is_good(now) && !self.core.is_closing();
-        if is_good && waiting.is_empty() && scout.is_none() && self.linger(turn, guard, now) {
+        if is_good && waiting.is_empty() && delegate.is_none() && self.linger(turn, guard, now) {
             return true;
         }
         let goes_on = is_good && !waiting.is_empty() && now < turn.ends;
@@ -129,12 +129,12 @@ impl Cohort {
             apart.extend(firsts);
         }
         let over = state.turn.take();
-        // It leaves before the release: that must not pass the name on to a scout that nobody needs.
-        let scout = state.idle_scout();
+        // It leaves before the release: that must not pass the name on to a delegate that nobody needs.
+        let delegate = state.idle_delegate();
         drop(state);
         drop(over);
-        if let Some(scout) = scout {
-            scout.dismiss(&self.core);
+        if let Some(delegate) = delegate {
+            delegate.dismiss(&self.core);
         }
         // Each of them learns that it has to wait by itself.
         drop(apart);
@@ -161,16 +161,16 @@ impl Cohort {
     }
 
     fn take_back(&self, grant_id: Uuid) {
-        let (offer, scout) = {
+        let (offer, delegate) = {
             let mut state = self.state();
             let turn = state.turn.as_ref();
             let turn = turn.filter(|turn| turn.is_of(grant_id) && !turn.lingers());
             let offer = turn.and_then(|turn| turn.offer.clone());
             // The task that has the lease takes its time, and nobody waits.
-            (offer, state.idle_scout())
+            (offer, state.idle_delegate())
         };
-        if let Some(scout) = scout {
-            scout.dismiss(&self.core);
+        if let Some(delegate) = delegate {
+            delegate.dismiss(&self.core);
         }
         if let Some(guard) = offer.and_then(|offer| offer.take()) {
             tracing::debug!(name = %self.key.name, "the task whose turn it is has not been polled");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::scout::Scouting;
+use super::delegate::Delegation;
 use super::{Cohort, Word};
 use crate::model::Error;
 use crate::runtime::lease_guard::Guard;
@@ -35,11 +35,11 @@ impl Asking {
         guard.join(&self.cohort, &fences);
         let mut state = self.cohort.state();
         let before = state.begin(&guard, fences, kept);
-        let scout = state.idle_scout();
+        let delegate = state.idle_delegate();
         drop(state);
         Cohort::end(before, fence);
-        if let Some(scout) = scout {
-            scout.dismiss(&self.cohort.core);
+        if let Some(delegate) = delegate {
+            delegate.dismiss(&self.cohort.core);
         }
         if has_more {
             self.cohort.watch(guard.grant().id);
@@ -48,14 +48,14 @@ impl Asking {
     }
 
     /// The lease is not free: it waits, before those that have arrived meanwhile. Unless one of them has got the lease since, and the lease lingers.
-    /// `scout`: the work of a scout.
+    /// `delegate`: the work of a delegate.
     pub(crate) fn waits<F: Future<Output = ()> + Send + 'static>(
         self,
-        scout: impl FnOnce(Scouting) -> F,
+        delegate: impl FnOnce(Delegation) -> F,
     ) -> Result<Guard, Waiting> {
         match self.cohort.pick_or_lock() {
             Ok(guard) => Ok(guard),
-            Err(state) => Err(self.cohort.wait(state, self.number, scout)),
+            Err(state) => Err(self.cohort.wait(state, self.number, delegate)),
         }
     }
 }
@@ -120,10 +120,10 @@ impl Drop for Waiting {
         let mut state = self.cohort.state();
         let sender = state.waiting.remove(&self.number);
         // If its word is under way, it leaves with it; then the turn of its cohort goes on.
-        let scout = sender.as_ref().and_then(|_| state.idle_scout());
+        let delegate = sender.as_ref().and_then(|_| state.idle_delegate());
         drop(state);
-        if let Some(scout) = scout {
-            scout.dismiss(&self.cohort.core);
+        if let Some(delegate) = delegate {
+            delegate.dismiss(&self.cohort.core);
         }
         self.word.close();
         if let Ok(Ok(offer)) = self.word.try_recv() {

@@ -13,7 +13,7 @@ const SUSPECT_FROM: u32 = 2;
 fn isolate(jobs: &mut [Job], suspect_from: u32) {
     let together = jobs.len();
     for job in jobs {
-        job.head_mut().fate.broke(together, suspect_from);
+        job.head_mut().progress.broke(together, suspect_from);
     }
 }
 
@@ -29,7 +29,7 @@ impl Lane {
         if fault.kind == FaultKind::Disconnected {
             // The connection would have broken under each of them.
             for job in &mut followers {
-                job.head_mut().fate.broke(jobs.len(), SUSPECT_FROM);
+                job.head_mut().progress.broke(jobs.len(), SUSPECT_FROM);
             }
         }
         self.not_sent(followers);
@@ -43,7 +43,7 @@ impl Lane {
         let kind = fault.kind;
         tracing::debug!(target = %self.target, error = %fault, ?kind, count = jobs.len(), "statement failed");
         for job in &mut jobs {
-            job.head_mut().fate.sent = true;
+            job.head_mut().progress.sent = true;
         }
         match kind {
             FaultKind::Disconnected => {
@@ -62,7 +62,7 @@ impl Lane {
                 }
                 let (guilty, jobs): (Vec<_>, Vec<_>) = jobs
                     .into_iter()
-                    .partition(|job| alone && job.head().fate.breaks >= SUSPECT_FROM);
+                    .partition(|job| alone && job.head().progress.breaks >= SUSPECT_FROM);
                 self.not_sent(jobs);
                 self.put_off_all(guilty);
             }
@@ -108,7 +108,7 @@ impl Lane {
     pub(super) fn gave_up(&self, job: &Job) -> Error {
         let head = job.head();
         match &head.subject {
-            Some(on) if head.fate.in_doubt() => Error::OutcomeUnknown {
+            Some(on) if head.progress.in_doubt() => Error::OutcomeUnknown {
                 doing: head.doing,
                 on: on.clone(),
                 target: self.target.to_string(),
@@ -129,7 +129,7 @@ impl Lane {
         let mut others = Vec::new();
         for job in jobs {
             let head = job.head();
-            if head.manner != Manner::Acquire || head.fate.in_doubt() {
+            if head.manner != Manner::Acquire || head.progress.in_doubt() {
                 others.push(job);
                 continue;
             }

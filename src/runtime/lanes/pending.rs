@@ -66,7 +66,7 @@ impl Pending {
     /// Adds a new job.
     pub(super) fn arrive(&mut self, mut job: Job) {
         self.arrived += 1;
-        job.head_mut().fate.number = self.arrived;
+        job.head_mut().progress.number = self.arrived;
         self.ready.push_back(job);
     }
 
@@ -154,7 +154,7 @@ impl Pending {
         } else {
             MAX_PAUSE
         };
-        let put_offs = &mut job.head_mut().fate.put_offs;
+        let put_offs = &mut job.head_mut().progress.put_offs;
         *put_offs += 1;
         let pause = backoff::pause(*put_offs, longest).mul_f64(1.0 + jitter);
         self.later.push((now + pause, job));
@@ -168,7 +168,7 @@ impl Pending {
             if job.is_abandoned() {
                 continue;
             }
-            if job.head().fate.give_up <= now {
+            if job.head().progress.give_up <= now {
                 self.ready.extend(job.undo(now));
                 expired.push(job);
             } else {
@@ -180,19 +180,19 @@ impl Pending {
 
     /// When the time of the next job is over.
     pub(super) fn gives_up_at(&self) -> Option<Moment> {
-        let moments = self.ready.iter().map(|job| job.head().fate.give_up);
+        let moments = self.ready.iter().map(|job| job.head().progress.give_up);
         moments.min()
     }
 
     /// The next batch, oldest first: at most one job per name or record (and the jobs that share its answer), so that the jobs on it
     /// keep their order and never meet in a statement.
     ///
-    /// A job that has to go alone (see [`Fate::company`](crate::runtime::head::Fate)) takes turns with the other jobs. Of several such
+    /// A job that has to go alone (see [`Progress::company`](crate::runtime::head::Progress)) takes turns with the other jobs. Of several such
     /// jobs, the one under which the connection broke least often goes first, so the guilty job comes last.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Job> {
         let breaks = |job: &dyn AnyTask| {
-            let fate = job.head().fate;
-            (fate.company == 1).then_some(fate.breaks)
+            let progress = job.head().progress;
+            (progress.company == 1).then_some(progress.breaks)
         };
         let least = self.ready.iter().filter_map(|job| breaks(&**job)).min();
         let has_others = self.ready.iter().any(|job| breaks(&**job).is_none());
@@ -229,7 +229,7 @@ impl Pending {
                 self.later.push((*at, job));
                 continue;
             }
-            let its_company = job.head().fate.company;
+            let its_company = job.head().progress.company;
             let mut admit = |job: &dyn AnyTask| {
                 !makes_way(job) && room.jobs < company.min(its_company) && room.take(job)
             };
@@ -262,7 +262,7 @@ impl Pending {
         let heads = self.ready.iter().chain(later).map(|job| job.head());
         // A repeated undo waits for an effect that may never arrive.
         let waiting = heads.filter(|head| head.manner != Manner::Vigil);
-        let numbers = waiting.map(|head| head.fate.number);
+        let numbers = waiting.map(|head| head.progress.number);
         let oldest = numbers.min().unwrap_or(u64::MAX);
         for mut flush in std::mem::take(&mut self.flushes) {
             if oldest > flush.mark && !flush.second {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::*;
 use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
 use crate::runtime::grant::Grant;
-use crate::runtime::head::{Fate, Head};
+use crate::runtime::head::{Head, Progress};
 use crate::runtime::job::Task;
 use crate::runtime::lanes::room::{MAX_BATCH, MAX_BYTES};
 use crate::runtime::verbs::alone::Alone;
@@ -25,8 +25,8 @@ fn release(name: &str, give_up: Moment, repeated: bool) -> Job {
     let name = Name::new(name).unwrap();
     let exact = ClockError::new(Duration::ZERO);
     let grant = Grant::new(name, Uuid::nil(), 1, MS, exact, None, give_up);
-    let fate = Fate::until(give_up);
-    let release = release::of(&Arc::new(grant), &Arc::default(), None, fate);
+    let progress = Progress::until(give_up);
+    let release = release::of(&Arc::new(grant), &Arc::default(), None, progress);
     if repeated {
         release.repeated().into()
     } else {
@@ -40,7 +40,7 @@ fn look(name: &str, give_up: Moment) -> (Job, Found) {
     let (reply, found) = oneshot::channel();
     let name = Name::new(name).unwrap();
     let subject = Subject::Lock(name.clone());
-    let head = Head::new(subject, "inspect", Manner::Look, Fate::until(give_up));
+    let head = Head::new(subject, "inspect", Manner::Look, Progress::until(give_up));
     let verb = Alone {
         verb: async move |store: &mut dyn Store| store.lock_inspect(&name).await,
         reply,
@@ -59,7 +59,7 @@ fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
             remember: MS,
         },
     };
-    Finish::task(ask, None, Fate::until(give_up)).into()
+    Finish::task(ask, None, Progress::until(give_up)).into()
 }
 
 fn flush(pending: &mut Pending) -> Receiver<()> {
@@ -105,7 +105,7 @@ fn what_is_put_off_pauses_longer_each_time_up_to_a_limit() {
             pending.wake(now + MS * expected);
             assert_eq!(pending.wakes_at(), None);
             job = pending.pick(now).pop().unwrap();
-            assert_eq!(job.head().fate.put_offs, put_offs);
+            assert_eq!(job.head().progress.put_offs, put_offs);
             expected = (expected * 2).min(longest);
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a [place](super::place) with a [`Seat`] here. The name is passed
 //! on to its row by the release before; then the task *confirms* the grant, and holds the lock. A task whose runtime is blocked could
-//! not use the lock. So a waiting task confirms for itself. The scout of a [cohort](super::cohort) confirms for its tasks; a lease that no task
+//! not use the lock. So a waiting task confirms for itself. The delegate of a [cohort](super::cohort) confirms for its tasks; a lease that no task
 //! takes goes back to the database.
 //!
 //! How a task learns that its turn has come:
@@ -109,11 +109,11 @@ impl Queue {
         self.state().told.is_some()
     }
 
-    /// The row of a waiter was made. `is_stuck`: its name has to be passed on.
-    pub(super) fn queued(&self, is_stuck: bool) {
+    /// The row of a waiter was made. `is_orphaned`: its name has to be passed on.
+    pub(super) fn queued(&self, is_orphaned: bool) {
         {
             let state = &mut *self.state();
-            state.is_urgent |= is_stuck;
+            state.is_urgent |= is_orphaned;
             // Elsewhere looks come often. Here the server tells whose turn it is, but nobody tells that a holder has died.
             if state.told.is_some() {
                 state.soon.get_or_insert_with(|| Moment::now() + SOON);

@@ -198,16 +198,16 @@ async fn look(
     let is_same = version.is_some() && version == seen.version && is_old;
     if !is_same || is_new || is_due {
         seen.expiry = None;
-        let mut stuck = Vec::new();
+        let mut orphaned = Vec::new();
         let first = firsts(asks);
         for page in if is_whole { asks } else { &first }.chunks(PAGE) {
             for has_permits in [false, true] {
-                stuck.extend(look_at(link, queue, page, has_permits, seen).await?);
+                orphaned.extend(look_at(link, queue, page, has_permits, seen).await?);
             }
         }
-        stuck.sort_by(|(one, _), (other, _)| one.cmp(other));
-        stuck.dedup();
-        pass_on(link, queue, stuck, seen).await?;
+        orphaned.sort_by(|(one, _), (other, _)| one.cmp(other));
+        orphaned.dedup();
+        pass_on(link, queue, orphaned, seen).await?;
         (seen.looked, seen.version) = (Some(began), version);
         seen.whole = if is_whole { Some(began) } else { seen.whole };
     }
@@ -249,7 +249,7 @@ async fn look_at(
     };
     let looked = link.run("watch", timeout, look).await?;
     let now = Moment::now();
-    let mut stuck: Vec<(Name, Kind)> = Vec::new();
+    let mut orphaned: Vec<(Name, Kind)> = Vec::new();
     let mut is_untold = false;
     for ((ask, seat), looked) in asks.iter().zip(seats).zip(looked) {
         match looked {
@@ -259,10 +259,12 @@ async fn look_at(
             Looked::Gone => {
                 seat.tell(Turn::Gone);
             }
-            Looked::Waiting { is_stuck: true, .. } => {
+            Looked::Waiting {
+                is_orphaned: true, ..
+            } => {
                 let of = (ask.name.clone(), seat.ticket.kind);
-                if stuck.last() != Some(&of) {
-                    stuck.push(of);
+                if orphaned.last() != Some(&of) {
+                    orphaned.push(of);
                 }
             }
             Looked::Waiting { remaining, .. } => {
@@ -274,29 +276,29 @@ async fn look_at(
     if is_untold {
         queue.missed();
     }
-    Ok(stuck)
+    Ok(orphaned)
 }
 
 /// Passes names on, for a moment. The next look finds those that are left.
 async fn pass_on(
     link: &mut Link,
     queue: &Queue,
-    mut stuck: Vec<(Name, Kind)>,
+    mut orphaned: Vec<(Name, Kind)>,
     seen: &mut Seen,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     if let Some(last) = &seen.passed {
-        let first = stuck.partition_point(|(name, _)| name <= last);
-        stuck.rotate_left(first);
+        let first = orphaned.partition_point(|(name, _)| name <= last);
+        orphaned.rotate_left(first);
     }
     let until = Moment::now() + PASSING;
     let mut is_left = false;
-    for (name, kind) in stuck {
+    for (name, kind) in orphaned {
         if until.has_passed() {
             is_left = true;
             break;
         }
-        let why = PassWhy::Stuck;
+        let why = PassWhy::Orphaned;
         seen.passed = Some(name.clone());
         let ask = PassAsk { name, why };
         let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;

@@ -3,7 +3,7 @@
 use super::release;
 use super::wanted::Wanted;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
@@ -40,7 +40,12 @@ impl Accept {
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::of_row(&wanted.name);
-        let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        let head = Head::new(
+            subject,
+            "acquire",
+            Manner::Acquire,
+            Progress::until(give_up),
+        );
         wanted.ticket = Some(place.ticket().clone());
         wanted.is_queued = true;
         let session = wanted.session.as_ref();
@@ -85,7 +90,7 @@ impl Verb for Accept {
     fn settle(mut task: Task<Self>, outcome: Option<Confirmed>, answered: Answered) -> Next {
         let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
         if matches!(outcome, Some(Confirmed::Held { .. })) && is_stale {
-            task.head.fate.sent = true;
+            task.head.progress.sent = true;
             task.verb.is_confirmed = true;
             return Next::Then(task.into());
         }
@@ -118,10 +123,19 @@ impl Verb for Accept {
 
     /// Undoes a confirm that was sent: it may have happened, or may happen late.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (fate, ask) = (&task.head.fate, &task.verb.ask);
+        let (progress, ask) = (&task.head.progress, &task.verb.ask);
         let waiters = &task.verb.wanted.core.waiters;
-        let undo = || release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now);
-        fate.sent.then(|| undo().into())
+        let undo = || {
+            release::undo(
+                &ask.name,
+                ask.grant_id,
+                ask.ttl,
+                progress.doubts,
+                waiters,
+                now,
+            )
+        };
+        progress.sent.then(|| undo().into())
     }
 
     /// Dropping the place leaves the queue, and passes the name on if it was confirmed.

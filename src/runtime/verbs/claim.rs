@@ -6,7 +6,7 @@ use super::finish;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::Core;
 use crate::runtime::grant::Grant;
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::record_guard::RecordGuard;
 use crate::store::Store;
@@ -32,8 +32,8 @@ pub(crate) struct Claim {
 impl Claim {
     pub(crate) fn task(core: &Arc<Core>, ask: ClaimAsk, reply: Reply<Claiming>) -> Task<Self> {
         let subject = Subject::Record(ask.key.clone());
-        let fate = Fate::within(core.settings.operation_timeout);
-        let head = Head::new(subject, "begin", Manner::Wish, fate);
+        let progress = Progress::within(core.settings.operation_timeout);
+        let head = Head::new(subject, "begin", Manner::Wish, progress);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };
         Task { head, verb }
@@ -59,13 +59,14 @@ impl Claim {
     }
 
     /// The claim failed. A late sending may still claim the key.
-    fn not_mine(self, fate: &Fate, found: Claiming) -> Next {
+    fn not_mine(self, progress: &Progress, found: Claiming) -> Next {
         // An earlier sending, or this claim itself, may have the record locked.
-        let is_unknown = fate.in_doubt() || (fate.sent && matches!(found, Claiming::Locked));
-        let undo = is_unknown.then(|| finish::undo(&self.ask, fate, Moment::now()));
+        let is_unknown =
+            progress.in_doubt() || (progress.sent && matches!(found, Claiming::Locked));
+        let undo = is_unknown.then(|| finish::undo(&self.ask, progress, Moment::now()));
         let _ = self.reply.send(Ok(found));
         undo.map_or(Next::Done, |undo| {
-            let undo = if fate.in_doubt() {
+            let undo = if progress.in_doubt() {
                 undo.repeated()
             } else {
                 undo
@@ -88,12 +89,12 @@ impl Verb for Claim {
     }
 
     fn settle(task: Task<Self>, outcome: Claimed, answered: Answered) -> Next {
-        let (fate, claim) = (task.head.fate, task.verb);
+        let (progress, claim) = (task.head.progress, task.verb);
         match outcome {
             // An earlier sending may have claimed it, or this one long ago: confirm the lease.
-            Claimed::Mine { attempt } if fate.sent || answered.is_stale(claim.ask.lease) => {
+            Claimed::Mine { attempt } if progress.sent || answered.is_stale(claim.ask.lease) => {
                 let mut head = task.head;
-                head.fate.sent = true;
+                head.progress.sent = true;
                 let verb = Confirm { claim, attempt };
                 Next::Then(Task { head, verb }.into())
             }
@@ -102,8 +103,8 @@ impl Verb for Claim {
                 let deadline = answered.sent + clock_error.trusted(claim.ask.lease);
                 claim.mine(attempt, deadline)
             }
-            Claimed::Missed => claim.not_mine(&fate, Claiming::Missed),
-            Claimed::Locked => claim.not_mine(&fate, Claiming::Locked),
+            Claimed::Missed => claim.not_mine(&progress, Claiming::Missed),
+            Claimed::Locked => claim.not_mine(&progress, Claiming::Locked),
         }
     }
 
@@ -116,8 +117,10 @@ impl Verb for Claim {
     }
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (fate, ask) = (&task.head.fate, &task.verb.ask);
-        fate.sent.then(|| finish::undo(ask, fate, now).into())
+        let (progress, ask) = (&task.head.progress, &task.verb.ask);
+        progress
+            .sent
+            .then(|| finish::undo(ask, progress, now).into())
     }
 
     /// Two claims share an answer if they saw the same attempt.
@@ -161,13 +164,13 @@ impl Verb for Confirm {
     }
 
     fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
-        let (fate, Self { claim, attempt }) = (task.head.fate, task.verb);
+        let (progress, Self { claim, attempt }) = (task.head.progress, task.verb);
         match outcome {
             Renewed::Live { remaining } => {
                 let clock_error = claim.core.settings.clock_error;
                 claim.mine(attempt, answered.sent + clock_error.trusted(remaining))
             }
-            Renewed::Gone => claim.not_mine(&fate, Claiming::Missed),
+            Renewed::Gone => claim.not_mine(&progress, Claiming::Missed),
         }
     }
 
@@ -180,8 +183,10 @@ impl Verb for Confirm {
     }
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (fate, ask) = (&task.head.fate, &task.verb.claim.ask);
-        fate.sent.then(|| finish::undo(ask, fate, now).into())
+        let (progress, ask) = (&task.head.progress, &task.verb.claim.ask);
+        progress
+            .sent
+            .then(|| finish::undo(ask, progress, now).into())
     }
 
     /// Sends the claim again: it finds the attempt that it began.

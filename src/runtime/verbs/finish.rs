@@ -2,7 +2,7 @@
 
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -28,7 +28,7 @@ enum End {
 }
 
 /// Frees the key of a claim whose outcome no caller will receive. The claim does not count as an attempt.
-pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
+pub(crate) fn undo(claim: &ClaimAsk, progress: &Progress, now: Moment) -> Task<Finish> {
     let ask = FinishAsk {
         key: claim.key.clone(),
         attempt_id: claim.attempt_id,
@@ -42,10 +42,10 @@ pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
         },
     };
     let subject = Subject::Record(claim.key.clone());
-    let late = fate.in_doubt();
-    let fate = Fate::until(now + claim.lease.min(MAX_UNDO));
+    let late = progress.in_doubt();
+    let progress = Progress::until(now + claim.lease.min(MAX_UNDO));
     Task {
-        head: Head::new(subject, "release", Manner::Duty, fate),
+        head: Head::new(subject, "release", Manner::Duty, progress),
         verb: Finish {
             ask,
             end: End::Undo { late },
@@ -54,7 +54,11 @@ pub(crate) fn undo(claim: &ClaimAsk, fate: &Fate, now: Moment) -> Task<Finish> {
 }
 
 impl Finish {
-    pub(crate) fn task(ask: FinishAsk, reply: Option<Reply<Finished>>, fate: Fate) -> Task<Self> {
+    pub(crate) fn task(
+        ask: FinishAsk,
+        reply: Option<Reply<Finished>>,
+        progress: Progress,
+    ) -> Task<Self> {
         let doing = match ask.end {
             RecordEnd::Done { .. } => "complete",
             RecordEnd::Free { .. } => "release",
@@ -62,7 +66,12 @@ impl Finish {
         let head = Head {
             in_order: true,
             bytes: ask.size(),
-            ..Head::new(Subject::Record(ask.key.clone()), doing, Manner::Duty, fate)
+            ..Head::new(
+                Subject::Record(ask.key.clone()),
+                doing,
+                Manner::Duty,
+                progress,
+            )
         };
         let end = End::Attempt(reply);
         let verb = Self { ask, end };

@@ -4,7 +4,7 @@ use super::take::busy;
 use super::wanted::Wanted;
 use super::{MAX_UNDO, leave};
 use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::place::Place;
@@ -45,7 +45,12 @@ impl Join {
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(ask.name.clone());
-        let head = Head::new(subject, "acquire", Manner::Acquire, Fate::until(give_up));
+        let head = Head::new(
+            subject,
+            "acquire",
+            Manner::Acquire,
+            Progress::until(give_up),
+        );
         wanted.ticket = Some(place.ticket().clone());
         let verb = Self {
             ask,
@@ -59,9 +64,9 @@ impl Join {
     }
 
     /// Leaves the queue wherever it stands, and frees the grants that its sendings got, or may still get.
-    fn undone(&self, fate: &Fate) -> Job {
+    fn undone(&self, progress: &Progress) -> Job {
         let (ask, waiters) = (&self.ask, &self.wanted.core.waiters);
-        let late = (fate.doubts, ask.ttl);
+        let late = (progress.doubts, ask.ttl);
         let undo = leave::of(
             self.place.ticket().clone(),
             None,
@@ -100,16 +105,16 @@ impl Verb for Join {
         let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
         if matches!(outcome, Some(Joined::Granted { .. })) && is_stale {
             // The second sending finds the grant, and gives it the whole TTL.
-            task.head.fate.sent = true;
+            task.head.progress.sent = true;
             task.verb.is_confirmed = true;
             return Next::Then(task.into());
         }
-        let fate = task.head.fate;
-        if outcome.is_none() && fate.in_doubt() && !fate.give_up.has_passed() {
+        let progress = task.head.progress;
+        if outcome.is_none() && progress.in_doubt() && !progress.give_up.has_passed() {
             // An earlier sending may have queued it: another ask would be behind those who came meanwhile.
             return Next::Later(task.into());
         }
-        let undo = fate.in_doubt().then(|| task.verb.undone(&fate));
+        let undo = progress.in_doubt().then(|| task.verb.undone(&progress));
         let Self {
             ask,
             share,
@@ -122,15 +127,18 @@ impl Verb for Join {
         match outcome {
             Some(Joined::Granted { fence }) => {
                 place.forget();
-                if let Some(guard) = wanted.guard(fence, fate.doubts, answered.sent, ask.ttl) {
+                if let Some(guard) = wanted.guard(fence, progress.doubts, answered.sent, ask.ttl) {
                     let _ = reply.send(Ok(Joining::Held(guard)));
                 }
                 return Next::Done;
             }
-            Some(Joined::Queued { position, is_stuck }) => {
+            Some(Joined::Queued {
+                position,
+                is_orphaned,
+            }) => {
                 tracing::debug!(name = %ask.name, position, "waits in the queue");
-                place.late = fate.doubts;
-                place.queued(position, is_stuck);
+                place.late = progress.doubts;
+                place.queued(position, is_orphaned);
                 let _ = reply.send(Ok(Joining::Queued(place)));
                 return Next::Done;
             }
@@ -162,7 +170,7 @@ impl Verb for Join {
 
     /// Undoes a join that was sent: it may have happened.
     fn undo(task: &Task<Self>, _: Moment) -> Option<Job> {
-        let fate = &task.head.fate;
-        fate.sent.then(|| task.verb.undone(fate))
+        let progress = &task.head.progress;
+        progress.sent.then(|| task.verb.undone(progress))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Job, Next, Rank, Task, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
@@ -52,7 +52,7 @@ pub(crate) fn of(
         waiters: Arc::clone(waiters),
         stage: Stage::First,
     };
-    verb.task(Fate::within(limit))
+    verb.task(Progress::within(limit))
 }
 
 /// The job that undoes what `late` sendings of an ask to join may still do, for as long as the lease could last.
@@ -70,14 +70,14 @@ pub(super) fn late(
         waiters: Arc::clone(waiters),
         stage: Stage::Late,
     };
-    let undo = verb.task(Fate::until(now + ttl.min(MAX_UNDO)));
+    let undo = verb.task(Progress::until(now + ttl.min(MAX_UNDO)));
     undo.repeated().into()
 }
 
 impl Leave {
-    fn task(self, fate: Fate) -> Task<Self> {
+    fn task(self, progress: Progress) -> Task<Self> {
         let subject = Subject::Lock(self.ticket.name.clone());
-        let head = Head::new(subject, "leave the queue", Manner::Duty, fate);
+        let head = Head::new(subject, "leave the queue", Manner::Duty, progress);
         Task { head, verb: self }
     }
 
@@ -172,6 +172,6 @@ impl Verb for Leave {
             waiters: Arc::clone(&verb.waiters),
             stage: Stage::Overdue,
         };
-        Some(again.task(Fate::within(MAX_UNDO)).repeated().into())
+        Some(again.task(Progress::within(MAX_UNDO)).repeated().into())
     }
 }

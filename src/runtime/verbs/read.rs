@@ -2,7 +2,7 @@
 //! outcome comes with one of the next statements.
 
 use crate::model::{Error, RecordKey, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lanes::MAX_BYTES;
 use crate::store::Store;
@@ -17,11 +17,15 @@ pub(crate) struct Read {
 }
 
 impl Read {
-    pub(crate) fn task(key: &RecordKey, fate: Fate, reply: Reply<Option<RecordRow>>) -> Task<Self> {
+    pub(crate) fn task(
+        key: &RecordKey,
+        progress: Progress,
+        reply: Reply<Option<RecordRow>>,
+    ) -> Task<Self> {
         let subject = Subject::Record(key.clone());
         let key = key.clone();
         Task {
-            head: Head::new(subject, "look up", Manner::Look, fate),
+            head: Head::new(subject, "look up", Manner::Look, progress),
             verb: Self { key, reply },
         }
     }

@@ -9,7 +9,7 @@ use super::exchange::Exchange;
 use super::{MAX_UNDO, leave};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Batch, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::waiters::Waiters;
 use crate::store::Store;
@@ -33,7 +33,7 @@ pub(crate) fn of(
     grant: &Arc<Grant>,
     waiters: &Arc<Waiters>,
     reply: Option<Reply<ReleaseOutcome>>,
-    fate: Fate,
+    progress: Progress,
 ) -> Task<Release> {
     let ask = ReleaseAsk {
         name: grant.name.clone(),
@@ -48,7 +48,7 @@ pub(crate) fn of(
         reply,
         waiters: Arc::clone(waiters),
     };
-    verb.task(fate)
+    verb.task(progress)
 }
 
 /// Frees the grant of an acquire, and the grants that `late` more sendings may still get.
@@ -74,16 +74,16 @@ pub(crate) fn undo(
         waiters: Arc::clone(waiters),
     };
     // It may have been granted just now; after its TTL it expires by itself.
-    verb.task(Fate::until(now + ttl.min(MAX_UNDO)))
+    verb.task(Progress::until(now + ttl.min(MAX_UNDO)))
 }
 
 impl Release {
-    fn task(self, fate: Fate) -> Task<Self> {
+    fn task(self, progress: Progress) -> Task<Self> {
         let subject = Subject::of_row(&self.ask.name);
         let request = (self.ask.name.as_bytes().len(), 0);
         let head = Head {
             request: Some(request),
-            ..Head::new(subject, "release", Manner::Duty, fate)
+            ..Head::new(subject, "release", Manner::Duty, progress)
         };
         Task { head, verb: self }
     }
@@ -102,7 +102,12 @@ impl Release {
         })
     }
 
-    pub(crate) fn outcome(&self, fate: &Fate, freed: &Freed, now: Moment) -> ReleaseOutcome {
+    pub(crate) fn outcome(
+        &self,
+        progress: &Progress,
+        freed: &Freed,
+        now: Moment,
+    ) -> ReleaseOutcome {
         let Some(grant) = &self.grant else {
             return ReleaseOutcome::Released;
         };
@@ -112,12 +117,12 @@ impl Release {
         // Until the deadline no lease or transaction takes the name over. So when an earlier sending was made and the grant is gone,
         // that sending released it: its answer was lost, or the statement was refused after the release. (This cannot be told from a
         // forced release, or from a failover that lost commits, in between.)
-        let by_earlier_sending = fate.sent && now < grant.status().deadline;
+        let by_earlier_sending = progress.sent && now < grant.status().deadline;
         match freed {
             Freed::Released | Freed::Passed(_) => ReleaseOutcome::Released,
             Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
             // The earlier sending may have come too late.
-            Freed::WasFree if fate.sent => ReleaseOutcome::Lost(Loss::Expired),
+            Freed::WasFree if progress.sent => ReleaseOutcome::Lost(Loss::Expired),
             Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
             Freed::WasFree | Freed::Superseded | Freed::Locked => {
                 ReleaseOutcome::Lost(Loss::TakenOver)
@@ -132,7 +137,7 @@ impl Task<Release> {
         let now = Moment::now();
         verb.waiters.settled(&verb.ask.name, freed);
         let after = verb.after(verb.late, now);
-        let outcome = verb.outcome(&head.fate, freed, now);
+        let outcome = verb.outcome(&head.progress, freed, now);
         match (verb.reply, after) {
             (None, after) => after.map_or(Next::Done, Next::Later),
             (Some(reply), None) => Next::answer(reply, Ok(outcome)),

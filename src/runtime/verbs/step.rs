@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::{Error, Outcome, Subject};
 use crate::runtime::Core;
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::fault::Fault;
@@ -24,19 +24,19 @@ impl BeginStep {
         ask: StepAsk,
         reply: Reply<(StepBegun, UndoStep)>,
     ) -> Task<Self> {
-        let fate = Fate::within(core.settings.operation_timeout);
-        let head = head(&ask, "begin a step of", Manner::Wish, fate);
+        let progress = Progress::within(core.settings.operation_timeout);
+        let head = head(&ask, "begin a step of", Manner::Wish, progress);
         let core = Arc::clone(core);
         let verb = Self { ask, core, reply };
         Task { head, verb }
     }
 }
 
-fn head(ask: &StepAsk, doing: &'static str, manner: Manner, fate: Fate) -> Head {
+fn head(ask: &StepAsk, doing: &'static str, manner: Manner, progress: Progress) -> Head {
     let subject = Subject::Record(ask.key.clone());
     Head {
         in_order: true,
-        ..Head::new(subject, doing, manner, fate)
+        ..Head::new(subject, doing, manner, progress)
     }
 }
 
@@ -67,7 +67,7 @@ impl Verb for BeginStep {
             undo.disarm();
             if is_open {
                 // Goes before the end of the attempt, which may be waiting already.
-                return Next::First(FinishStep::task(ask, None, None, task.head.fate).into());
+                return Next::First(FinishStep::task(ask, None, None, task.head.progress).into());
             }
         }
         Next::Done
@@ -96,11 +96,11 @@ impl FinishStep {
         ask: StepAsk,
         outcome: Option<Outcome>,
         reply: Option<Reply<Finished>>,
-        fate: Fate,
+        progress: Progress,
     ) -> Task<Self> {
         let head = Head {
             bytes: outcome.as_ref().map_or(0, |outcome| outcome.bytes().len()),
-            ..head(&ask, "keep a step of", Manner::Duty, fate)
+            ..head(&ask, "keep a step of", Manner::Duty, progress)
         };
         let verb = Self {
             ask,
@@ -172,8 +172,8 @@ impl Core {
     /// Undoes a step that began and did not happen, so that its record has no open step. (When this is given up, the end of the attempt
     /// does it.)
     pub(crate) fn undo_step(&self, ask: StepAsk) {
-        let fate = Fate::within(self.settings.operation_timeout);
-        let undo: Job = FinishStep::task(ask, None, None, fate).into();
+        let progress = Progress::within(self.settings.operation_timeout);
+        let undo: Job = FinishStep::task(ask, None, None, progress).into();
         self.send(undo);
     }
 }

@@ -9,7 +9,7 @@ use super::exchange::Exchange;
 use super::release::{self, Release};
 use super::wanted::Wanted;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Batch, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::store::Store;
@@ -42,28 +42,33 @@ impl Take {
         let subject = Subject::Lock(ask.name.clone());
         let in_session = ask.session.map_or(0, |_| TakeAsk::IN_SESSION);
         let request = (ask.name.as_bytes().len(), ask.holder.len() + in_session);
-        let fate = Fate::until(give_up);
+        let progress = Progress::until(give_up);
         let head = Head {
             request: Some(request),
-            ..Head::new(subject, "acquire", Manner::Acquire, fate)
+            ..Head::new(subject, "acquire", Manner::Acquire, progress)
         };
         let verb = Self { ask, wanted, reply };
         Task { head, verb }
     }
 
     /// Hands the guard to the caller. When the caller has gone, dropping the guard releases the lease.
-    fn granted(self, fate: &Fate, fence: i64, sent: Moment, left: Duration) -> Next {
-        let guard = self.wanted.guard(fence, fate.doubts, sent, left);
+    fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
+        let guard = self.wanted.guard(fence, progress.doubts, sent, left);
         guard.map_or(Next::Done, |guard| {
             Next::answer(self.reply, Ok(Acquired::Held(guard)))
         })
     }
 
     /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late sending may still be granted it.
-    fn busy(self, fate: &Fate, row: Option<LockRow>, quarantine: Option<(Duration, u32)>) -> Next {
+    fn busy(
+        self,
+        progress: &Progress,
+        row: Option<LockRow>,
+        quarantine: Option<(Duration, u32)>,
+    ) -> Next {
         // An earlier sending, or this grant itself, may have the row locked.
-        let is_unknown = fate.in_doubt() || (fate.sent && row.is_none());
-        let undo = is_unknown.then(|| self.undo(fate, Moment::now()));
+        let is_unknown = progress.in_doubt() || (progress.sent && row.is_none());
+        let undo = is_unknown.then(|| self.undo(progress, Moment::now()));
         let name = self.ask.name;
         let mut busy = busy(name, Kind::Lock, row);
         if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
@@ -71,7 +76,7 @@ impl Take {
         }
         let _ = self.reply.send(busy.map(Acquired::Busy));
         undo.map_or(Next::Done, |undo| {
-            let undo = if fate.in_doubt() {
+            let undo = if progress.in_doubt() {
                 undo.repeated()
             } else {
                 undo
@@ -81,9 +86,16 @@ impl Take {
     }
 
     /// Frees the grants that its sendings got, or may still get.
-    fn undo(&self, fate: &Fate, now: Moment) -> Task<Release> {
+    fn undo(&self, progress: &Progress, now: Moment) -> Task<Release> {
         let (ask, waiters) = (&self.ask, &self.wanted.core.waiters);
-        release::undo(&ask.name, ask.grant_id, ask.ttl, fate.doubts, waiters, now)
+        release::undo(
+            &ask.name,
+            ask.grant_id,
+            ask.ttl,
+            progress.doubts,
+            waiters,
+            now,
+        )
     }
 }
 
@@ -104,26 +116,26 @@ impl Verb for Take {
     }
 
     fn settle(task: Task<Self>, outcome: Taken, answered: Answered) -> Next {
-        let (fate, take) = (task.head.fate, &task.verb);
+        let (progress, take) = (task.head.progress, &task.verb);
         match outcome {
-            Taken::Granted { fence } if fate.sent || answered.is_stale(take.ask.ttl) => {
+            Taken::Granted { fence } if progress.sent || answered.is_stale(take.ask.ttl) => {
                 Confirm::after(task, fence)
             }
             Taken::Granted { fence } => {
                 let ttl = take.ask.ttl;
-                task.verb.granted(&fate, fence, answered.sent, ttl)
+                task.verb.granted(&progress, fence, answered.sent, ttl)
             }
             // An earlier sending was granted it: confirm the lease.
-            Taken::Busy(Some(row)) if fate.sent && row.is_of(take.ask.grant_id) => {
+            Taken::Busy(Some(row)) if progress.sent && row.is_of(take.ask.grant_id) => {
                 Confirm::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.
-            Taken::Busy(None) | Taken::Quarantined { .. } if fate.in_doubt() => {
+            Taken::Busy(None) | Taken::Quarantined { .. } if progress.in_doubt() => {
                 Next::Later(task.into())
             }
-            Taken::Busy(row) => task.verb.busy(&fate, row, None),
+            Taken::Busy(row) => task.verb.busy(&progress, row, None),
             Taken::Quarantined { left, waiters } => {
-                task.verb.busy(&fate, None, Some((left, waiters)))
+                task.verb.busy(&progress, None, Some((left, waiters)))
             }
         }
     }
@@ -138,8 +150,8 @@ impl Verb for Take {
 
     /// Undoes an acquire that was sent: it may have happened.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let fate = &task.head.fate;
-        fate.sent.then(|| task.verb.undo(fate, now).into())
+        let progress = &task.head.progress;
+        progress.sent.then(|| task.verb.undo(progress, now).into())
     }
 }
 
@@ -173,7 +185,7 @@ impl Confirm {
             mut head,
             verb: take,
         } = task;
-        head.fate.sent = true;
+        head.progress.sent = true;
         let verb = Self { take, fence };
         Next::Then(Task { head, verb }.into())
     }
@@ -205,11 +217,11 @@ impl Verb for Confirm {
     }
 
     fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
-        let (fate, Self { take, fence }) = (task.head.fate, task.verb);
+        let (progress, Self { take, fence }) = (task.head.progress, task.verb);
         match outcome {
-            Renewed::Live { remaining } => take.granted(&fate, fence, answered.sent, remaining),
+            Renewed::Live { remaining } => take.granted(&progress, fence, answered.sent, remaining),
             // It was granted, and has expired meanwhile.
-            Renewed::Gone => take.busy(&fate, None, None),
+            Renewed::Gone => take.busy(&progress, None, None),
         }
     }
 
@@ -222,8 +234,10 @@ impl Verb for Confirm {
     }
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let fate = &task.head.fate;
-        fate.sent.then(|| task.verb.take.undo(fate, now).into())
+        let progress = &task.head.progress;
+        progress
+            .sent
+            .then(|| task.verb.take.undo(progress, now).into())
     }
 
     /// Sends the acquire again: it finds the grant that it got.

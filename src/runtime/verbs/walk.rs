@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::model::{Error, Moment};
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Next, Rank, Reply, Task, Verb};
 use crate::store::Store;
 use crate::store::clean::CleanedLocks;
@@ -23,9 +23,9 @@ pub(crate) struct Walk {
 
 impl Walk {
     pub(crate) fn task(limit: u32, limit_each: Duration, reply: Reply<u64>) -> Task<Self> {
-        let fate = Fate::within(limit_each);
+        let progress = Progress::within(limit_each);
         Task {
-            head: Head::new(None, "clean", Manner::Wish, fate),
+            head: Head::new(None, "clean", Manner::Wish, progress),
             verb: Self {
                 limit,
                 after: Vec::new(),
@@ -59,9 +59,9 @@ impl Verb for Walk {
         match cleaned.last {
             Some(last) if !walk.reply.is_closed() => {
                 walk.after = last;
-                task.head.fate = Fate {
-                    number: task.head.fate.number,
-                    ..Fate::until(Moment::now() + walk.limit_each)
+                task.head.progress = Progress {
+                    number: task.head.progress.number,
+                    ..Progress::until(Moment::now() + walk.limit_each)
                 };
                 Next::First(task.into())
             }

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use sqlx::{Connection, FromRow, MySqlConnection, Row};
 
-use super::permit_reap::crashed_text;
-use super::permit_text::{Reap, pass_text};
+use super::permit_reclaim::crashed_text;
+use super::permit_text::{Reclaim, pass_text};
 use super::queue::transact;
 use super::record::{REMOVE, REMOVE_STEPS};
 use super::statement::{fill, hex, read_alone};
@@ -93,7 +93,7 @@ impl CleanStore for MySqlConnection {
                 used.push(name);
             }
         }
-        if reap(self, &used).await? || is_cleared {
+        if reclaim(self, &used).await? || is_cleared {
             seen = look(self, after, limit).await?;
         }
         let last = seen.last().map(|(name, ..)| name.clone());
@@ -172,8 +172,8 @@ async fn look(
     seen.iter().map(FromRow::from_row).collect()
 }
 
-/// Reaps the permits of those of the names whose holders have crashed. Returns whether there was one.
-async fn reap(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fault> {
+/// Reclaims the permits of those of the names whose holders have crashed. Returns whether there was one.
+async fn reclaim(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fault> {
     if names.is_empty() {
         return Ok(false);
     }
@@ -183,9 +183,9 @@ async fn reap(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fault>
         let Some(name) = Name::from_bytes(&name) else {
             continue;
         };
-        let why = PassWhy::Stuck;
+        let why = PassWhy::Orphaned;
         // A row that a transaction has locked is not idle.
-        let text = pass_text(&PassAsk { name, why }, Reap::Now, MOST);
+        let text = pass_text(&PassAsk { name, why }, Reclaim::Now, MOST);
         transact(conn, &text).await?;
     }
     Ok(!crashed.is_empty())

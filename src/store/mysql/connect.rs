@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::statement::{found_cluster, read_alone};
 use crate::model::{Error, FaultKind};
-use crate::store::brands::Brand;
+use crate::store::engines::Driver;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
 use crate::store::origin::{Current, Origin, Password};
@@ -94,7 +94,7 @@ impl Connector for MySql {
     type Connection = MySqlConnection;
     type Options = MySqlConnectOptions;
 
-    const BRAND: Brand = Brand::MySql;
+    const DRIVER: Driver = Driver::MySql;
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: false,

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::model::FaultKind;
 
-/// `None` for an error of another brand.
+/// `None` for an error of another engine.
 pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
     let error = error.try_downcast_ref::<MySqlDatabaseError>()?;
     let state = error.code().unwrap_or_default();

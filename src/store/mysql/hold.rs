@@ -50,8 +50,8 @@ const READ: &str = concat!(
     is_live!()
 );
 
-/// An earlier sending has given the row to this heir.
-const HAS_HEIR: &str = "SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_id = ?";
+/// An earlier sending has given the row to this reservation.
+const IS_RESERVED: &str = "SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_id = ?";
 
 #[async_trait]
 impl HoldStore for MySqlConnection {
@@ -69,17 +69,17 @@ impl HoldStore for MySqlConnection {
 
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
         let name = hex(ask.name.as_bytes());
-        let [id, heir] = [ask.grant_id, ask.heir].map(|id| hex(id.as_bytes()));
+        let [id, reservation] = [ask.grant_id, ask.reservation].map(|id| hex(id.as_bytes()));
         let time = to_micros(ask.time).to_string();
-        let run_out = fill(RUN_OUT, &[name.clone(), id, heir.clone(), time]);
+        let run_out = fill(RUN_OUT, &[name.clone(), id, reservation.clone(), time]);
         let run_out = sqlx::raw_sql(sqlx::AssertSqlSafe(run_out));
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
             return Ok(Held::Done(()));
         }
         let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
-        if missed == Held::Gone && ask.has_heir() {
-            let has_heir = fill(HAS_HEIR, &[name, heir]);
-            if !read_alone(self, &has_heir).await?.is_empty() {
+        if missed == Held::Gone && ask.is_reserved() {
+            let is_reserved = fill(IS_RESERVED, &[name, reservation]);
+            if !read_alone(self, &is_reserved).await?.is_empty() {
                 return Ok(Held::Done(()));
             }
         }

@@ -11,7 +11,7 @@ mod in_tx;
 mod lease;
 mod lock_row;
 mod permit;
-mod permit_reap;
+mod permit_reclaim;
 mod permit_text;
 mod quarantine;
 mod queue;

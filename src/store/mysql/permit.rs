@@ -6,8 +6,8 @@ use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::lock_row::{lock_row, make_row};
-use super::permit_reap::look_text;
-use super::permit_text::{Reap, join_text, pass_text, resize_text, weigh_text};
+use super::permit_reclaim::look_text;
+use super::permit_text::{Reclaim, join_text, pass_text, resize_text, weigh_text};
 use super::queue::{join_with, transact};
 use super::statement::read_alone;
 use crate::model::{Kind, Name, Share};
@@ -22,13 +22,13 @@ use crate::store::row::count;
 impl PermitStore for MySqlConnection {
     async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
         let name = &ask.name;
-        let mut rows = join_with(self, name, &join_text(ask, share, Reap::Later)).await?;
+        let mut rows = join_with(self, name, &join_text(ask, share, Reclaim::Later)).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
             make_row(self, name, share.kind).await?;
-            rows = join_with(self, name, &join_text(ask, share, Reap::Later)).await?;
+            rows = join_with(self, name, &join_text(ask, share, Reclaim::Later)).await?;
         }
-        if would_reap(rows.as_deref())? {
-            rows = join_with(self, name, &join_text(ask, share, Reap::Now)).await?;
+        if would_reclaim(rows.as_deref())? {
+            rows = join_with(self, name, &join_text(ask, share, Reclaim::Now)).await?;
         }
         // Without a row: the cleaner has removed it.
         let row = rows.and_then(|mut rows| rows.pop());
@@ -37,7 +37,7 @@ impl PermitStore for MySqlConnection {
     }
 
     async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
-        let Some(round) = round(self, &pass_text(ask, Reap::Later, MOST)).await? else {
+        let Some(round) = round(self, &pass_text(ask, Reclaim::Later, MOST)).await? else {
             return Ok(None);
         };
         let ended = Ended::of(round.status);
@@ -66,9 +66,9 @@ impl PermitStore for MySqlConnection {
     }
 
     async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
-        let mut found = round(self, &weigh_text(ask, Reap::Later)).await?;
+        let mut found = round(self, &weigh_text(ask, Reclaim::Later)).await?;
         if matches!(found, Some(Round { status: 3, .. })) {
-            found = round(self, &weigh_text(ask, Reap::Now)).await?;
+            found = round(self, &weigh_text(ask, Reclaim::Now)).await?;
         }
         let Some(found) = found else {
             return Ok(None);
@@ -116,7 +116,7 @@ impl PermitStore for MySqlConnection {
 struct Round {
     status: i64,
     number: Option<i64>,
-    would_reap: bool,
+    would_reclaim: bool,
     next: Vec<Uuid>,
 }
 
@@ -130,12 +130,12 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
     Ok(Some(Round {
         status: last.try_get(0)?,
         number: last.try_get(1)?,
-        would_reap: last.try_get::<i64, _>(2)? == 1,
+        would_reclaim: last.try_get::<i64, _>(2)? == 1,
         next: next?,
     }))
 }
 
-/// Reaps if that would help, and grants permits to the waiters that fit then. Returns all that were granted, and whether the row of the name was locked
+/// Reclaims if that would help, and grants permits to the waiters that fit then. Returns all that were granted, and whether the row of the name was locked
 /// before the end: then those who look find the rest.
 async fn rest(
     conn: &mut MySqlConnection,
@@ -143,21 +143,21 @@ async fn rest(
     last: Round,
 ) -> Result<(Vec<Uuid>, bool), Fault> {
     let mut next = last.next;
-    if !last.would_reap || next.len() >= MOST {
+    if !last.would_reclaim || next.len() >= MOST {
         return Ok((next, false));
     }
     let ask = PassAsk {
         name: name.clone(),
-        why: PassWhy::Stuck,
+        why: PassWhy::Orphaned,
     };
-    let Some(found) = round(conn, &pass_text(&ask, Reap::Now, MOST - next.len())).await? else {
+    let Some(found) = round(conn, &pass_text(&ask, Reclaim::Now, MOST - next.len())).await? else {
         return Ok((next, true));
     };
     next.extend(found.next);
     Ok((next, false))
 }
 
-fn would_reap(rows: Option<&[MySqlRow]>) -> Result<bool, sqlx::Error> {
+fn would_reclaim(rows: Option<&[MySqlRow]>) -> Result<bool, sqlx::Error> {
     let row = rows.and_then(<[_]>::first);
     row.map_or(Ok(false), |row| Ok(row.try_get::<i64, _>("dead")? == 1))
 }
@@ -175,6 +175,6 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     };
     Ok(Joined::Queued {
         position,
-        is_stuck: false,
+        is_orphaned: false,
     })
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::Share;
 use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
-use crate::store::mysql::permit_text::{Reap, pass_text as permit_pass_text};
+use crate::store::mysql::permit_text::{Reclaim, pass_text as permit_pass_text};
 use crate::store::permit::{WeighAsk, Weighed};
 use crate::store::queue_cases::PermitAsk;
 
@@ -64,17 +64,17 @@ pub(super) async fn a_queue_for_a_lock_is_not_one_for_permits(place: &Database) 
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
     assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
-    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
     client.is_used(2).await;
     let next = vec![second.join.grant_id];
     assert_eq!(client.gives_back(&first).await, (Ended::Live, next));
-    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
     let joined = client.join(&ask).await;
     assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
     client.is_used(1).await;
 }
 
-/// Its permit has expired, and nobody has reaped it. It has the name of the new one.
+/// Its permit has expired, and nobody has reclaimed it. It has the name of the new one.
 pub(super) async fn a_late_second_sending_finds_its_dead_permit(place: &Database) {
     let mut client = Client::new(place).await;
     let late = client.wants("a", TWO, 1);
@@ -86,7 +86,7 @@ pub(super) async fn a_late_second_sending_finds_its_dead_permit(place: &Database
     client.expire_grants().await;
     let (other, waits) = (client.wants("a", TWO, 1), client.wants("a", TWO, 2));
     let _ = client.gets(&other).await;
-    // The dead permit of the first one is reaped, and that of the other one is live.
+    // The dead permit of the first one is reclaimed, and that of the other one is live.
     let _ = client.queues(&waits).await;
     let _ = client.queues(&late).await;
     client.is_used(1).await;
@@ -151,7 +151,7 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
     pins.run(&pin).await;
     let pass = PassAsk {
         name: named("a"),
-        why: PassWhy::Stuck,
+        why: PassWhy::Orphaned,
     };
     let passed = client.passes_permits(&pass).await;
     let next = vec![first.join.grant_id];
@@ -176,7 +176,7 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
 }
 
 /// A renewal or a confirm was faster than the look at the permit again.
-pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Database) {
+pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reclaimed(place: &Database) {
     let mut client = Client::new(place).await;
     let (held, waits) = (client.wants("a", TWO, 2), client.wants("a", TWO, 1));
     let _ = client.gets(&held).await;
@@ -185,10 +185,10 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reaped(place: &Da
     // The set is read, then the permit is renewed, then the set is looked at again.
     let pass = PassAsk {
         name: named("a"),
-        why: PassWhy::Stuck,
+        why: PassWhy::Orphaned,
     };
-    let text = patient(&permit_pass_text(&pass, Reap::Now, 100));
-    let at = text.find("DELETE l FROM").expect("it reaps");
+    let text = patient(&permit_pass_text(&pass, Reclaim::Now, 100));
+    let at = text.find("DELETE l FROM").expect("it reclaims");
     client.run("START TRANSACTION").await;
     client.run(&text[..at]).await;
     let mut renews = Client::new(place).await;

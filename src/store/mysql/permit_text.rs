@@ -5,14 +5,14 @@
 //!
 //! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it means the same waiters, even
 //!   when a session ends meanwhile.
-//! - Reaping takes several statements. So a verb only sees whether it would help, and then the text is sent again with them. Nothing but that
+//! - Reclaiming takes several statements. So a verb only sees whether it would help, and then the text is sent again with them. Nothing but that
 //!   second text removes permits of others.
 //! - A permit is locked and removed by its whole name: a range would lock the row after it.
 
 use uuid::Uuid;
 
 use super::lock_row::{row_columns, row_ends};
-use super::permit_reap::{Literals, REAP, of_name, permits, see_dead};
+use super::permit_reclaim::{Literals, RECLAIM, of_name, permits, see_dead};
 use super::quarantine::may_grant;
 use super::queue::row_with;
 use super::row_wait::wait;
@@ -60,7 +60,7 @@ SET @rl_used = IF(@rl_live, @rl_used, GREATEST(@rl_used - COALESCE(@rl_weight, 0
     @rl_ours = @rl_go AND @rl_capacity = {capacity};
 SET @rl_first = @rl_ours AND NOT @rl_live AND @rl_waiters = 0 AND @rl_may;
 SET @rl_fits = @rl_first AND @rl_used + {weight} <= @rl_capacity;
-SET @rl_short = @rl_first AND NOT @rl_fits AND {may_reap};
+SET @rl_short = @rl_first AND NOT @rl_fits AND {may_reclaim};
 ",
     see_dead!(),
     "\
@@ -115,7 +115,7 @@ SELECT @rl_live AND COALESCE(MAX(p.session_id IS NULL OR s.expires_at > SYSDATE(
 SET @rl_stale = @rl_live AND @rl_weight <> {weight} AND @rl_own_fence <> {fence};
 SET @rl_grows = @rl_live AND NOT @rl_stale AND {weight} > @rl_weight, @rl_after = GREATEST(@rl_used - @rl_weight + {weight}, 0);
 SET @rl_go = @rl_live AND NOT @rl_stale AND (NOT @rl_grows OR @rl_may AND @rl_after <= @rl_capacity);
-SET @rl_short = @rl_grows AND NOT @rl_go AND {may_reap};
+SET @rl_short = @rl_grows AND NOT @rl_go AND {may_reclaim};
 ",
     see_dead!(),
     "\
@@ -202,12 +202,12 @@ UPDATE rowlock_lock
       passed = COALESCE(@rl_end, passed), used = @rl_used + @rl_sum,
       fence = GREATEST(@rl_fence, @rl_next_fence + @rl_writes - 1)
   WHERE name = {name} AND @rl_go;
-SET @rl_used = @rl_used + @rl_sum, @rl_short = @rl_seen > @rl_fit AND {may_reap};
+SET @rl_used = @rl_used + @rl_sum, @rl_short = @rl_seen > @rl_fit AND {may_reclaim};
 ",
     see_dead!(),
 );
 
-/// The last row of a verb's text: a status, a number, and whether reaping would help.
+/// The last row of a verb's text: a status, a number, and whether reclaiming would help.
 macro_rules! outcome {
     ($status:literal, $number:literal) => {
         concat!(
@@ -223,7 +223,7 @@ macro_rules! outcome {
 /// 0 there was no permit; 1 it had expired; 2 it was live.
 const PASSED: &str = outcome!("IF(@rl_mine, IF(@rl_live, 2, 1), 0)", "NULL");
 
-/// 0 the permit is gone or has expired; 1 done, with its fence; 2 it does not fit; 3 it may fit after reaping.
+/// 0 the permit is gone or has expired; 1 done, with its fence; 2 it does not fit; 3 it may fit after reclaiming.
 const WEIGHED: &str = outcome!(
     "IF(@rl_live, IF(@rl_go, 1, IF(@rl_stale, 4, IF(@rl_would, 3, 2))), 0)",
     "@rl_own_fence"
@@ -234,35 +234,38 @@ const RESIZED: &str = outcome!("IF(@rl_before IS NULL, 0, IF(@rl_go, 1, 2))", "@
 
 /// What the text of a verb does when it finds too little room.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reap {
-    /// It tells whether reaping would help.
+pub(super) enum Reclaim {
+    /// It tells whether reclaiming would help.
     Later,
-    /// It has reaped before.
+    /// It has reclaimed before.
     Now,
 }
 
-fn of_text(name: &Name, grant_id: Option<Uuid>, reap: Reap) -> Literals {
+fn of_text(name: &Name, grant_id: Option<Uuid>, reclaim: Reclaim) -> Literals {
     let mut literals = of_name(name);
     if let Some(grant_id) = grant_id {
         literals.push(("grant", hex(grant_id.as_bytes())));
         literals.push(("permit", hex(name.permit(grant_id).as_bytes())));
     }
-    literals.push(("may_reap", u8::from(reap == Reap::Later).to_string()));
+    literals.push((
+        "may_reclaim",
+        u8::from(reclaim == Reclaim::Later).to_string(),
+    ));
     literals.push(("window", to_micros(WINDOW).to_string()));
     literals.push(("most_next", MOST.to_string()));
     literals
 }
 
-impl Reap {
+impl Reclaim {
     fn text(self) -> &'static str {
-        if self == Self::Now { REAP } else { "" }
+        if self == Self::Now { RECLAIM } else { "" }
     }
 }
 
-pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
+pub(super) fn join_text(join: &JoinAsk, share: Share, reclaim: Reclaim) -> String {
     let session = hex(join.session.as_bytes());
     let lock_session = if join.in_session { &session } else { "NULL" };
-    let mut literals = of_text(&join.name, Some(join.grant_id), reap);
+    let mut literals = of_text(&join.name, Some(join.grant_id), reclaim);
     literals.extend([
         ("lock_session", lock_session.to_owned()),
         ("session", session),
@@ -272,19 +275,19 @@ pub(super) fn join_text(join: &JoinAsk, share: Share, reap: Reap) -> String {
         ("capacity", share.kind.capacity().to_string()),
         ("weight", share.weight.to_string()),
     ]);
-    with(&[LOCK, OWN, reap.text(), JOIN].concat(), &literals)
+    with(&[LOCK, OWN, reclaim.text(), JOIN].concat(), &literals)
 }
 
 /// `most` waiters at most are granted permits.
-pub(super) fn pass_text(ask: &PassAsk, reap: Reap, most: usize) -> String {
-    let mut literals = of_text(&ask.name, ask.why.grant_id(), reap);
+pub(super) fn pass_text(ask: &PassAsk, reclaim: Reclaim, most: usize) -> String {
+    let mut literals = of_text(&ask.name, ask.why.grant_id(), reclaim);
     literals.insert(0, ("most_next", most.to_string()));
     let own_first = match ask.why {
-        PassWhy::Stuck => "",
+        PassWhy::Orphaned => "",
         PassWhy::Ended(_) | PassWhy::Left { .. } => OWN_FIRST,
     };
     let (own, end, find, leave) = match ask.why {
-        PassWhy::Stuck => ("", "", "", ""),
+        PassWhy::Orphaned => ("", "", "", ""),
         PassWhy::Ended(_) => (OWN, END, "", ""),
         PassWhy::Left { at: Some(at), .. } => {
             literals.push(("left", at.to_string()));
@@ -302,7 +305,7 @@ pub(super) fn pass_text(ask: &PassAsk, reap: Reap, most: usize) -> String {
         end,
         find,
         leave,
-        reap.text(),
+        reclaim.text(),
         PICK,
         GRANT,
         PASSED,
@@ -310,15 +313,15 @@ pub(super) fn pass_text(ask: &PassAsk, reap: Reap, most: usize) -> String {
     with(&parts.concat(), &literals)
 }
 
-pub(super) fn weigh_text(ask: &WeighAsk, reap: Reap) -> String {
-    let mut literals = of_text(&ask.name, Some(ask.grant_id), reap);
+pub(super) fn weigh_text(ask: &WeighAsk, reclaim: Reclaim) -> String {
+    let mut literals = of_text(&ask.name, Some(ask.grant_id), reclaim);
     literals.push(("fence", ask.fence.to_string()));
     literals.push(("weight", ask.weight.to_string()));
     let parts = [
         OWN_FIRST,
         LOCK,
         OWN,
-        reap.text(),
+        reclaim.text(),
         WEIGH,
         PICK,
         GRANT,
@@ -328,7 +331,7 @@ pub(super) fn weigh_text(ask: &WeighAsk, reap: Reap) -> String {
 }
 
 pub(super) fn resize_text(name: &Name, capacity: u32) -> String {
-    let mut literals = of_text(name, None, Reap::Later);
+    let mut literals = of_text(name, None, Reclaim::Later);
     literals.push(("capacity", capacity.to_string()));
     with(&[LOCK, RESIZE, PICK, GRANT, RESIZED].concat(), &literals)
 }

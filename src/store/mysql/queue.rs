@@ -227,7 +227,7 @@ impl QueueStore for MySqlConnection {
 
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
         let pass = pass_text(ask);
-        for may_bury in [true, false] {
+        for may_reclaim in [true, false] {
             let Some(rows) = transact(self, &pass).await? else {
                 return Ok(None);
             };
@@ -240,8 +240,8 @@ impl QueueStore for MySqlConnection {
             let Some(left) = LockRow::from(LockColumns::from_row(row)?).left_behind() else {
                 return Ok(Some(Passed::NOTHING));
             };
-            if may_bury {
-                self.session_bury(&[left]).await?;
+            if may_reclaim {
+                self.session_reclaim(&[left]).await?;
             }
         }
         // Still left behind: ending the session has skipped a row that a transaction has locked.
@@ -334,7 +334,7 @@ fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
     };
     Ok(Joined::Queued {
         position,
-        is_stuck: !found.is_live(),
+        is_orphaned: !found.is_live(),
     })
 }
 
@@ -356,7 +356,7 @@ fn confirm_text(ask: &ConfirmAsk) -> String {
 fn pass_text(ask: &PassAsk) -> String {
     let grant = ask.why.grant_id().map(|grant_id| hex(grant_id.as_bytes()));
     let (find, leave, left) = match ask.why {
-        PassWhy::Stuck | PassWhy::Ended(_) => ("", "", String::new()),
+        PassWhy::Orphaned | PassWhy::Ended(_) => ("", "", String::new()),
         PassWhy::Left { at: Some(at), .. } => ("", LEAVE, at.to_string()),
         PassWhy::Left { at: None, .. } => (FIND, LEAVE, "@rl_left".into()),
     };

@@ -93,8 +93,10 @@ async fn turn(client: &mut Client<Database>, at: usize, waits: &Waits) -> Option
                     return None;
                 }
             },
-            Looked::Waiting { is_stuck: true, .. } => {
-                client.try_pass(NAMES[at], PassWhy::Stuck).await;
+            Looked::Waiting {
+                is_orphaned: true, ..
+            } => {
+                client.try_pass(NAMES[at], PassWhy::Orphaned).await;
             }
             Looked::Waiting { .. } => client.run("DO SLEEP(0.001)").await,
             Looked::Gone => {

@@ -162,7 +162,7 @@ async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
         let is_locked = match verb {
             0 => client.try_join(&ask).await.is_none(),
             1 => client.try_confirm(&waits).await.is_none(),
-            2 => client.try_pass("a", PassWhy::Stuck).await.is_none(),
+            2 => client.try_pass("a", PassWhy::Orphaned).await.is_none(),
             _ => {
                 let freed = client.try_release(held.ask.grant_id, "a", held.fence).await;
                 freed.is_none()
@@ -189,10 +189,10 @@ async fn a_pinned_lock_of_an_expired_session_is_not_passed_on(place: &Database) 
     let waits = client.wait("a").await;
     holder.expire().await;
     pin.run(Database::LOCK).await;
-    assert_eq!(client.try_pass("a", PassWhy::Stuck).await, None);
+    assert_eq!(client.try_pass("a", PassWhy::Orphaned).await, None);
     assert!(client.row("a").await.is_of(ask.grant_id));
     pin.run("COMMIT").await;
-    let passed = client.pass("a", PassWhy::Stuck).await;
+    let passed = client.pass("a", PassWhy::Orphaned).await;
     assert!(client.is_next(&passed, &waits), "{passed:?}");
 }
 
@@ -226,7 +226,7 @@ async fn positions_that_were_forgotten_are_given_again(place: &Database) {
 }
 
 async fn pass_and_join(client: &mut Client<Database>, name: &str) -> bool {
-    let passed = client.try_pass(name, PassWhy::Stuck).await;
+    let passed = client.try_pass(name, PassWhy::Orphaned).await;
     assert!(passed.is_none_or(|passed| passed == Passed::NOTHING));
     let ask = client.ask(name);
     loop {
@@ -319,7 +319,7 @@ async fn a_waiter_has_any_holder(place: &Database) {
     assert_eq!(row.holder.as_deref(), Some(&*ask.holder));
 }
 
-/// Runs the cases of all brands and those of this one, on both servers.
+/// Runs the cases of all engines and those of this one, on both servers.
 macro_rules! on_both {
     ($($case:ident)+) => {
         mod on_mysql {
@@ -363,6 +363,6 @@ on_both! {
     permits_of_the_longest_name_are_renewed_together
     a_pinned_permit_keeps_nobody_waiting
     permits_that_are_gone_use_nothing
-    a_permit_that_was_renewed_meanwhile_is_not_reaped
+    a_permit_that_was_renewed_meanwhile_is_not_reclaimed
     a_window_for_a_permit_ends_with_the_session_of_its_waiter
 }

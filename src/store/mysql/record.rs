@@ -21,7 +21,7 @@ use crate::store::record_state::KeptState;
 use crate::store::{json, micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -39,7 +39,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
 
 /// [`READ`] for a single key.
 const READ_ONE: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -64,7 +64,7 @@ FOR UPDATE /*!80000 OF r */ NOWAIT";
 /// A duplicate raises an error, which is caught.
 const CLAIM_NEW: &str = concat!(
     "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
        a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
@@ -113,7 +113,7 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.state = 'running', r.bound = r.bound OR t.taken_over,
     r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    r.vanished = IF(r.lease_until > SYSDATE(6) - INTERVAL 1 HOUR, r.vanished, 0) + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
+    r.abandoned = IF(r.lease_until > SYSDATE(6) - INTERVAL 1 HOUR, r.abandoned, 0) + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
     r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
     r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
     r.forget_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND"
@@ -178,7 +178,7 @@ SET r.forget_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL, SYSDATE(6
     r.state = IF(t.step_is_open AND r.open_step IS NOT NULL, 'unknown', t.state),
     r.open_step = IF(t.step_is_open, r.open_step, NULL),
     r.bound = r.bound OR t.bound,
-    r.vanished = GREATEST(r.vanished - t.pardon, 0),
+    r.abandoned = GREATEST(r.abandoned - t.pardon, 0),
     r.content_type = t.content_type,
     r.outcome = UNHEX(t.outcome),
     r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),

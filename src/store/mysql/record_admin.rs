@@ -14,7 +14,7 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, NULL,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
@@ -28,7 +28,7 @@ WHERE (? IS NULL OR r.scope = ?)
   AND (? IS NULL OR ? = CASE
         WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
         WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts
+        WHEN r.state IN ('running', 'free') AND r.abandoned >= r.max_attempts
              AND r.lease_until > SYSDATE(6) - INTERVAL 1 HOUR THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
@@ -54,14 +54,14 @@ FOR UPDATE SKIP LOCKED";
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'free', open_step = NULL, vanished = 0, bound = TRUE,
+SET state = 'free', open_step = NULL, abandoned = 0, bound = TRUE,
     forget_at = SYSDATE(6) + INTERVAL ? MICROSECOND, clean_at = SYSDATE(6) + INTERVAL ? MICROSECOND
 WHERE scope = ? AND idempotency_key = ?";
 
-/// It is unknown what a vanished attempt began: the key stays bound to its request.
+/// It is unknown what an abandoned attempt began: the key stays bound to its request.
 const RESET: &str = "
 UPDATE rowlock_idempotency
-SET bound = bound OR state = 'running', state = IF(open_step IS NULL, 'free', 'unknown'), vanished = 0,
+SET bound = bound OR state = 'running', state = IF(open_step IS NULL, 'free', 'unknown'), abandoned = 0,
     forget_at = IF(open_step IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL),
     clean_at = IF(open_step IS NULL, SYSDATE(6) + INTERVAL ? MICROSECOND, NULL)
 WHERE scope = ? AND idempotency_key = ? AND attempt = ?

@@ -36,7 +36,7 @@ fn claim_new_text(ask: &ClaimAsk) -> String {
     let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
     let database = hex(ask.database.as_bytes());
     format!(
-        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
+        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                           fingerprint, bound, began_at, attempted_at, lease_until, retain_until,
                                           forget_at, clean_at)
          SELECT {scope}, {key}, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {NOW}), 0, {max_attempts},
@@ -76,7 +76,7 @@ fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
     format!(
         "RELEASE SAVEPOINT rowlock_claim; \
          UPDATE rowlock_idempotency
-         SET state = 'done', vanished = 0, content_type = {content_type}, outcome = {bytes}, done_at = {NOW},
+         SET state = 'done', abandoned = 0, content_type = {content_type}, outcome = {bytes}, done_at = {NOW},
              retain_until = {NOW} + INTERVAL {retain} MICROSECOND,
              forget_at = {NOW} + INTERVAL {remember} MICROSECOND
          WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND state = 'running'"
@@ -93,7 +93,7 @@ fn complete_text(ask: &FinishAsk) -> String {
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          UPDATE rowlock_idempotency
-         SET state = 'done', open_step = NULL, vanished = 0, content_type = {content_type}, outcome = {outcome},
+         SET state = 'done', open_step = NULL, abandoned = 0, content_type = {content_type}, outcome = {outcome},
              done_at = {NOW},
              retain_until = {NOW} + INTERVAL {retain} MICROSECOND,
              clean_at = {NOW} + INTERVAL {retain} MICROSECOND,

@@ -40,7 +40,7 @@ pub(crate) fn grants(user: &str, database: &str) -> String {
 /// Every column of every table.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
      l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
-     r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
+     r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Server {
         .map(|digits| digits.parse::<u32>().unwrap_or(0));
     let mut number = || numbers.next().unwrap_or(0);
     let version = (number(), number(), number());
-    let (engine, brand, oldest, needed) = if text.contains("MariaDB") {
+    let (engine, product, oldest, needed) = if text.contains("MariaDB") {
         (
             Engine::MariaDb,
             "MariaDB",
@@ -147,7 +147,7 @@ fn parse(text: &str) -> Server {
     };
     Server {
         engine,
-        version: format!("{brand} {}.{}.{}", version.0, version.1, version.2),
+        version: format!("{product} {}.{}.{}", version.0, version.1, version.2),
         too_old: (version < oldest).then_some(needed),
         multi_writer: false,
         every_character: true,
@@ -160,7 +160,7 @@ mod tests {
     use crate::store::grants::grants as of_target;
 
     #[test]
-    fn the_brand_and_the_age_are_read_from_the_version() {
+    fn the_engine_and_the_age_are_read_from_the_version() {
         let age = |text: &str| {
             let server = parse(text);
             (server.engine, server.too_old.is_some())

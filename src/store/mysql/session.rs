@@ -133,7 +133,7 @@ impl SessionStore for MySqlConnection {
         Ok(rows?)
     }
 
-    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
+    async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
         let sessions: Vec<String> = left.iter().map(|l| hex(l.session.as_bytes())).collect();
         let sessions = [sessions.join(", ")];
         let (expire, read) = (fill(EXPIRE, &sessions), fill(NOT_ENDED, &sessions));

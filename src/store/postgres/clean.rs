@@ -50,7 +50,7 @@ WHERE t.scope = o.scope AND t.token = o.token";
 
 /// Names that something keeps from being idle, and whether they have permits. More of one is used than its live permits weigh: a holder
 /// has crashed. Or it is free and has waiters: all of them may be dead.
-const STUCK: &str = concat!(
+const ORPHANED: &str = concat!(
     "
 SELECT n.name, n.capacity <> 0 FROM (
     SELECT name, capacity, used, waiters, grant_id, expires_at FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
@@ -89,12 +89,12 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
 #[async_trait]
 impl CleanStore for PgConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
-        let stuck: Vec<(Vec<u8>, bool)> = query_as(STUCK)
+        let orphaned: Vec<(Vec<u8>, bool)> = query_as(ORPHANED)
             .bind(after)
             .bind(i64::from(limit))
             .fetch_all(&mut *self)
             .await?;
-        for (name, has_permits) in &stuck {
+        for (name, has_permits) in &orphaned {
             let Some(name) = Name::from_bytes(name) else {
                 continue;
             };

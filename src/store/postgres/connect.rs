@@ -13,7 +13,7 @@ use super::look::{Look, open};
 use super::own_connection::OwnConnection;
 use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
-use crate::store::brands::Brand;
+use crate::store::engines::Driver;
 use crate::store::fault::Fault;
 use crate::store::origin::{Current, Origin, Password};
 use crate::store::queue::Listener;
@@ -159,7 +159,7 @@ impl Connector for Postgres {
     type Connection = OwnConnection;
     type Options = PgConnectOptions;
 
-    const BRAND: Brand = Brand::Postgres;
+    const DRIVER: Driver = Driver::Postgres;
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: false,

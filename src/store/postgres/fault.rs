@@ -5,7 +5,7 @@ use sqlx::postgres::PgDatabaseError;
 
 use crate::model::FaultKind;
 
-/// `None` for an error of another brand.
+/// `None` for an error of another engine.
 pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
     let error = error.try_downcast_ref::<PgDatabaseError>()?;
     // A policy has the code of a missing right. The server's language does not change the names of its functions.

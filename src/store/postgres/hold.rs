@@ -50,8 +50,9 @@ const LIVE: &str = concat!(
     ")"
 );
 
-/// An earlier sending has given the row to this heir.
-const HAS_HEIR: &str = "SELECT EXISTS (SELECT FROM rowlock_lock WHERE name = $1 AND grant_id = $2)";
+/// An earlier sending has given the row to this reservation.
+const IS_RESERVED: &str =
+    "SELECT EXISTS (SELECT FROM rowlock_lock WHERE name = $1 AND grant_id = $2)";
 
 #[async_trait]
 impl HoldStore for PgConnection {
@@ -70,7 +71,7 @@ impl HoldStore for PgConnection {
         let run_out = query_scalar(RUN_OUT)
             .bind(ask.name.as_bytes())
             .bind(ask.grant_id)
-            .bind(ask.heir)
+            .bind(ask.reservation)
             .bind(to_micros(ask.time));
         // Those who wait for a permit wait for the name that it is one of.
         let of = ask.name.of_permit();
@@ -82,9 +83,13 @@ impl HoldStore for PgConnection {
             return Ok(Held::Done(()));
         }
         let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
-        if missed == Held::Gone && ask.has_heir() {
-            let has_heir = query_scalar(HAS_HEIR).bind(ask.name.as_bytes());
-            if has_heir.bind(ask.heir).fetch_one(&mut *self).await? {
+        if missed == Held::Gone && ask.is_reserved() {
+            let is_reserved = query_scalar(IS_RESERVED).bind(ask.name.as_bytes());
+            if is_reserved
+                .bind(ask.reservation)
+                .fetch_one(&mut *self)
+                .await?
+            {
                 // The first sending may have ended before it told.
                 tell.execute(self).await?;
                 return Ok(Held::Done(()));

@@ -35,7 +35,7 @@ pub(crate) use schema::{grants, migrations};
 
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryAs, QueryScalar};
-use sqlx::{FromRow, Postgres as Brand};
+use sqlx::{FromRow, Postgres as Driver};
 
 use crate::model::Name;
 use crate::store::fault::Fault;
@@ -50,18 +50,18 @@ fn is_named() -> bool {
 }
 
 /// [`sqlx::query()`], but without a name where a pooler mixes names up. The next two functions do the same.
-fn query<'q>(sql: &'static str) -> Query<'q, Brand, PgArguments> {
+fn query<'q>(sql: &'static str) -> Query<'q, Driver, PgArguments> {
     sqlx::query(sql).persistent(is_named())
 }
 
-fn query_as<'q, T>(sql: &'static str) -> QueryAs<'q, Brand, T, PgArguments>
+fn query_as<'q, T>(sql: &'static str) -> QueryAs<'q, Driver, T, PgArguments>
 where
     T: for<'r> FromRow<'r, PgRow>,
 {
     sqlx::query_as(sql).persistent(is_named())
 }
 
-fn query_scalar<'q, T>(sql: &'static str) -> QueryScalar<'q, Brand, T, PgArguments>
+fn query_scalar<'q, T>(sql: &'static str) -> QueryScalar<'q, Driver, T, PgArguments>
 where
     (T,): for<'r> FromRow<'r, PgRow>,
 {

@@ -20,7 +20,7 @@ use crate::store::session::{LeftBehind, SessionStore};
 use crate::store::to_micros;
 
 const JOIN: &str = "
-SELECT status, number, is_stuck FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
+SELECT status, number, is_orphaned FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
 
 const PASS: &str = "
 SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
@@ -71,7 +71,7 @@ FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
 WHERE s.expires_at > clock_timestamp()
 ORDER BY w.name, w.position";
 
-/// The status; the fence, the position or the capacity; and whether the name is stuck.
+/// The status; the fence, the position or the capacity; and whether the name is orphaned.
 pub(super) type JoinColumns = (i32, Option<i64>, Option<bool>);
 
 /// What became of the grant, the next grant, and the session that has to end first.
@@ -110,7 +110,8 @@ impl QueueStore for PgConnection {
         let mut row = unlocked(pass(self, ask).await)?;
         if let Some((.., Some(session))) = row {
             let name = ask.name.clone();
-            self.session_bury(&[LeftBehind { name, session }]).await?;
+            self.session_reclaim(&[LeftBehind { name, session }])
+                .await?;
             row = unlocked(pass(self, ask).await)?;
         }
         Ok(row.and_then(|(ended, next, left)| {
@@ -178,9 +179,9 @@ pub(super) async fn joined(
 ) -> Result<Option<Joined>, Fault> {
     Ok(match row {
         Some((1, Some(fence), _)) => Some(Joined::Granted { fence }),
-        Some((2, Some(position), is_stuck)) => Some(Joined::Queued {
+        Some((2, Some(position), is_orphaned)) => Some(Joined::Queued {
             position,
-            is_stuck: is_stuck.unwrap_or_default(),
+            is_orphaned: is_orphaned.unwrap_or_default(),
         }),
         Some((3, ..)) => {
             let full = one(conn, ROW, name).await?.map(Joined::Full);

@@ -79,16 +79,16 @@ async fn is_blocked(watcher: &mut Client<Schema>, process: i64) {
     }
 }
 
-/// Where each verb is a transaction, a verb that passes a stuck name on may grant another one.
+/// Where each verb is a transaction, a verb that passes an orphaned name on may grant another one.
 #[tokio::test]
-async fn passing_a_stuck_name_on_leaves_the_commit_durable() {
+async fn passing_an_orphaned_name_on_leaves_the_commit_durable() {
     let place = Schema::new().await;
     let mut client = Client::new(&place).await;
     client.hold("a").await;
     client.wait("a").await;
     client.expire_grants().await;
     client.run("SET synchronous_commit = on; BEGIN").await;
-    assert_eq!(client.pass("a", PassWhy::Stuck).await.next.len(), 1);
+    assert_eq!(client.pass("a", PassWhy::Orphaned).await.next.len(), 1);
     let off =
         "SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'off'";
     assert_eq!(Schema::numbers(&mut client.conn, off).await, [0]);
@@ -174,7 +174,7 @@ async fn the_next_waiter_is_told_when_a_lease_ends_sooner() {
     let ask = RunOutAsk {
         name: named("a"),
         grant_id: held.ask.grant_id,
-        heir: Uuid::new_v4(),
+        reservation: Uuid::new_v4(),
         time: TTL / 2,
     };
     let run_out = holder.conn.hold_run_out(&ask).await.unwrap();
@@ -327,7 +327,7 @@ async fn a_transaction_around_a_verb_is_left_as_it_was() {
     client.run("COMMIT").await;
     other.run(Schema::LOCK).await;
     client.run("BEGIN").await;
-    assert_eq!(client.try_pass("a", PassWhy::Stuck).await, None);
+    assert_eq!(client.try_pass("a", PassWhy::Orphaned).await, None);
     client.run("COMMIT").await;
     other.run("ROLLBACK").await;
     client.hold("b").await;

@@ -22,7 +22,7 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.open_step, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
@@ -37,7 +37,7 @@ JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
 
 const CLAIM_NEW: &str = concat!(
     "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
        a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
@@ -76,7 +76,7 @@ WITH mine AS (
 UPDATE rowlock_idempotency r
 SET state = 'running', bound = r.bound OR r.state = 'running',
     attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    vanished = CASE WHEN r.lease_until > clock_timestamp() - interval '1 hour' THEN r.vanished ELSE 0 END + 1,
+    abandoned = CASE WHEN r.lease_until > clock_timestamp() - interval '1 hour' THEN r.abandoned ELSE 0 END + 1,
     max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
     fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
     lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
@@ -144,7 +144,7 @@ UPDATE rowlock_idempotency r
 SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE m.state END,
     open_step = CASE WHEN m.step_is_open THEN r.open_step END,
     bound = r.bound OR m.bound,
-    vanished = GREATEST(r.vanished - m.pardon, 0),
+    abandoned = GREATEST(r.abandoned - m.pardon, 0),
     content_type = m.content_type,
     outcome = m.outcome,
     done_at = CASE WHEN m.state = 'done' THEN clock_timestamp() END,

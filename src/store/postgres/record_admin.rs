@@ -13,7 +13,7 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.open_step, r.content_type, NULL::bytea,
        (extract(epoch FROM r.began_at) * 1000000)::bigint,
        (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
@@ -27,7 +27,7 @@ WHERE ($1::bytea IS NULL OR r.scope = $1)
   AND ($2::text IS NULL OR $2 = CASE
         WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
         WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts
+        WHEN r.state IN ('running', 'free') AND r.abandoned >= r.max_attempts
              AND r.lease_until > clock_timestamp() - interval '1 hour' THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
@@ -56,16 +56,16 @@ WITH old AS (
     ON CONFLICT DO NOTHING
 )
 UPDATE rowlock_idempotency r
-SET state = 'free', open_step = NULL, vanished = 0, bound = true,
+SET state = 'free', open_step = NULL, abandoned = 0, bound = true,
     forget_at = clock_timestamp() + $4 * interval '1 microsecond',
     clean_at = clock_timestamp() + $4 * interval '1 microsecond'
 FROM old o
 WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
-/// It is unknown what a vanished attempt began: the key stays bound to its request.
+/// It is unknown what an abandoned attempt began: the key stays bound to its request.
 const RESET: &str = "
 UPDATE rowlock_idempotency r
-SET state = CASE WHEN r.open_step IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,
+SET state = CASE WHEN r.open_step IS NULL THEN 'free' ELSE 'unknown' END, abandoned = 0,
     bound = r.bound OR r.state = 'running',
     forget_at = CASE WHEN r.open_step IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END,
     clean_at = CASE WHEN r.open_step IS NULL THEN clock_timestamp() + $4 * interval '1 microsecond' END

@@ -24,7 +24,7 @@ FROM rowlock_database";
 /// Inserts nothing when another transaction has committed a record between the look and the claim. Inserts nothing either when the
 /// transaction of the claim is over: its advisory lock ended with it.
 const TX_KEEP_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
                                  done_at, retain_until, clean_at, forget_at)
 SELECT $1, $2, 'done', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0, $3, $4, $5, $6, true, $7, $8,
@@ -38,7 +38,7 @@ const TX_CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
 SET state = 'running',
     attempt = GREATEST(attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    vanished = CASE WHEN lease_until > clock_timestamp() - interval '1 hour' THEN vanished ELSE 0 END + 1, max_attempts = $4, attempt_id = $5, holder = $6, fingerprint = $7,
+    abandoned = CASE WHEN lease_until > clock_timestamp() - interval '1 hour' THEN abandoned ELSE 0 END + 1, max_attempts = $4, attempt_id = $5, holder = $6, fingerprint = $7,
     attempted_at = clock_timestamp(), lease_until = clock_timestamp() + $8 * interval '1 microsecond',
     forget_at = NULL, clean_at = NULL
 WHERE (scope, idempotency_key) = (
@@ -51,7 +51,7 @@ RETURNING (SELECT id FROM rowlock_database), attempt";
 
 const TX_KEEP_AGAIN: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', open_step = NULL, vanished = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
+SET state = 'done', open_step = NULL, abandoned = 0, content_type = $4, outcome = $5, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $6 * interval '1 microsecond',
     clean_at = clock_timestamp() + $6 * interval '1 microsecond',
     forget_at = clock_timestamp() + $7 * interval '1 microsecond'
@@ -67,7 +67,7 @@ WITH here AS MATERIALIZED (
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
 )
 UPDATE rowlock_idempotency
-SET state = 'done', open_step = NULL, vanished = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
+SET state = 'done', open_step = NULL, abandoned = 0, content_type = $5, outcome = $6, done_at = clock_timestamp(),
     retain_until = clock_timestamp() + $7 * interval '1 microsecond',
     clean_at = clock_timestamp() + $7 * interval '1 microsecond',
     forget_at = clock_timestamp() + $8 * interval '1 microsecond'

@@ -33,7 +33,7 @@ const FUNCTIONS: [&str; 13] = [
     "rowlock_permit_pass_v1",
     "rowlock_permit_weigh_v1",
     "rowlock_permit_resize_v1",
-    "rowlock_reap_v1",
+    "rowlock_reclaim_v1",
     "rowlock_make_permit_v1",
     "rowlock_grant_permits_v1",
     "rowlock_first_waiter_v1",
@@ -68,7 +68,7 @@ WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes') AND setting = 
 /// Every column of every table, and every function. The server checks the right to run a function before it finds that there is no row.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
      l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
-     r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
+     r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
@@ -79,7 +79,7 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
      q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message, \
      rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL), \
      rowlock_permit_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_permit_pass_v1(NULL, NULL, NULL, NULL), \
-     rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reap_v1(NULL, NULL), \
+     rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reclaim_v1(NULL, NULL), \
      rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL, NULL), \
      rowlock_first_waiter_v1(NULL, NULL, NULL), rowlock_queue_v1(NULL, NULL, NULL, NULL, NULL, NULL), \
      rowlock_leave_v1(NULL, NULL, NULL), rowlock_permit_name_v1(NULL, NULL) \

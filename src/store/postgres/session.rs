@@ -33,7 +33,7 @@ WHERE session_id = $1 AND name > $2 AND grant_id IS NOT NULL
 ORDER BY name LIMIT $3";
 
 /// The statement's snapshot is newer than the sessions in it, so a session that it does not see has ended.
-const BURY: &str = "
+const RECLAIM: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[]) AS a (name, session_id)
 ), expired AS (
@@ -160,8 +160,8 @@ impl SessionStore for PgConnection {
             .await?)
     }
 
-    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
-        query(BURY)
+    async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
+        query(RECLAIM)
             .bind(left.iter().map(|l| l.name.as_bytes()).collect::<Vec<_>>())
             .bind(left.iter().map(|l| l.session).collect::<Vec<_>>())
             .execute(self)
@@ -214,7 +214,7 @@ async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64
 
 /// Passes on what was freed and is waited for: else its waiters would not be told. What is locked by now is found by their looks.
 async fn pass_on(conn: &mut PgConnection, freed: &[Freed]) -> Result<(), Fault> {
-    let why = PassWhy::Stuck;
+    let why = PassWhy::Orphaned;
     let mut shared = BTreeSet::new();
     for (name, is_awaited) in freed {
         let Some(name) = Name::from_bytes(name) else {

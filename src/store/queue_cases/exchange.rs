@@ -155,8 +155,8 @@ pub(crate) async fn an_exchange_keeps_its_asks_apart<P: Place>(place: &P) {
 /// One name with waiters, or with an expired lease, is what keeps the releases and takes from being granted all at once.
 pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
-    client.hold("stuck").await;
-    let turn = client.wait("stuck").await;
+    client.hold("orphaned").await;
+    let turn = client.wait("orphaned").await;
     let expired = freed_by(&client.hold("expired").await);
     client.expire_grants().await;
     for name in ["x", "y"] {
@@ -165,7 +165,7 @@ pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
     let mut releases = vec![freed_by(&client.hold("a").await)];
     releases.push(freed_by(&client.hold("b").await));
     let next = client.wait("b").await;
-    let mut takes = ["stuck", "x"].map(take);
+    let mut takes = ["orphaned", "x"].map(take);
     for ask in &mut takes {
         ask.holder = "taker".into();
     }

@@ -43,14 +43,18 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
     for n in 1..=3 {
         let ask = client.ask("a");
         let joined = client.join(&ask).await;
-        let Joined::Queued { position, is_stuck } = joined else {
+        let Joined::Queued {
+            position,
+            is_orphaned,
+        } = joined
+        else {
             panic!("{joined:?}");
         };
-        assert_eq!((position, is_stuck), (n, false));
+        assert_eq!((position, is_orphaned), (n, false));
         let waits = Waits { ask, position };
         let looked = client.look(&waits).await;
         let Looked::Waiting {
-            is_stuck: false,
+            is_orphaned: false,
             remaining,
         } = looked
         else {
@@ -59,11 +63,11 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
         assert!(remaining > Duration::from_secs(20), "{remaining:?}");
     }
     let row = client.row("a").await;
-    assert!(row.is_of(held.ask.grant_id) && !row.is_stuck());
+    assert!(row.is_of(held.ask.grant_id) && !row.is_orphaned());
     assert_eq!(row.waiters, 3);
     // Nobody holds the name now, and it has waiters: it is not free.
     client.expire_grants().await;
-    assert!(client.row("a").await.is_stuck());
+    assert!(client.row("a").await.is_orphaned());
     let ask = client.ask("a");
     let joined = client.join(&ask).await;
     assert!(
@@ -71,7 +75,7 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
             joined,
             Joined::Queued {
                 position: 4,
-                is_stuck: true
+                is_orphaned: true
             }
         ),
         "{joined:?}"
@@ -105,7 +109,7 @@ pub(crate) async fn a_join_that_was_sent_twice_finds_its_waiter<P: Place>(place:
     };
     let joined = client.join(&again).await;
     assert!(
-        matches!(joined, Joined::Queued { position, is_stuck: false } if position == second.position),
+        matches!(joined, Joined::Queued { position, is_orphaned: false } if position == second.position),
         "{joined:?}"
     );
     assert_eq!(client.row("a").await.waiters, 3);

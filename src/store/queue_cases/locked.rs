@@ -26,7 +26,7 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
             let joined = client.try_join(&ask).await;
             assert!(joined.is_none(), "{joined:?}");
             let release = PassWhy::Ended(first.ask.grant_id);
-            for why in [PassWhy::Stuck, second.leaves(), release] {
+            for why in [PassWhy::Orphaned, second.leaves(), release] {
                 assert_eq!(client.try_pass("a", why).await, None);
             }
             assert_eq!(client.try_confirm(&first).await, None);
@@ -48,7 +48,7 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
         matches!(
             looked,
             Looked::Waiting {
-                is_stuck: false,
+                is_orphaned: false,
                 ..
             }
         ),

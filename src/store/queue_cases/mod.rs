@@ -1,4 +1,4 @@
-//! What every brand promises of the queue: each brand's `queue_tests.rs` runs all of these cases.
+//! What every engine promises of the queue: each engine's `queue_tests.rs` runs all of these cases.
 
 pub(crate) mod deadlocks;
 pub(crate) mod exchange;
@@ -123,7 +123,7 @@ impl<T> Verbs for T where
 {
 }
 
-/// An empty database of a brand's.
+/// An empty database of an engine's.
 pub(crate) trait Place: Clone + Send + Sync + 'static {
     type Verbs: Verbs;
 

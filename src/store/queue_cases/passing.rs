@@ -20,7 +20,7 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
             matches!(
                 looked,
                 Looked::Waiting {
-                    is_stuck: false,
+                    is_orphaned: false,
                     ..
                 }
             ),
@@ -230,18 +230,18 @@ pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
     let (first, second) = (client.wait("a").await, client.wait("a").await);
     client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
     assert_eq!(
-        client.pass("a", PassWhy::Stuck).await,
+        client.pass("a", PassWhy::Orphaned).await,
         Passed::NOTHING,
         "the window is open"
     );
     client.expire_grants().await;
     let looked = client.look(&second).await;
     let due = Looked::Waiting {
-        is_stuck: true,
+        is_orphaned: true,
         remaining: Duration::ZERO,
     };
     assert_eq!(looked, due);
-    let passed = client.pass("a", PassWhy::Stuck).await;
+    let passed = client.pass("a", PassWhy::Orphaned).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
     assert_eq!(passed.ended, Ended::Nothing);
     assert_eq!(client.confirm(&first).await, Confirmed::Gone);
@@ -257,13 +257,13 @@ pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
 pub(crate) async fn only_what_is_due_is_passed_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     assert_eq!(
-        client.pass("a", PassWhy::Stuck).await,
+        client.pass("a", PassWhy::Orphaned).await,
         Passed::NOTHING,
         "no row"
     );
     let held = client.hold("a").await;
     assert_eq!(
-        client.pass("a", PassWhy::Stuck).await,
+        client.pass("a", PassWhy::Orphaned).await,
         Passed::NOTHING,
         "held"
     );
@@ -271,14 +271,14 @@ pub(crate) async fn only_what_is_due_is_passed_on<P: Place>(place: &P) {
     assert_eq!(client.pass("a", stranger).await, Passed::NOTHING);
     client.release(held.ask.grant_id, "a", held.fence).await;
     assert_eq!(
-        client.pass("a", PassWhy::Stuck).await,
+        client.pass("a", PassWhy::Orphaned).await,
         Passed::NOTHING,
         "free"
     );
     assert_eq!(client.pass("a", stranger).await, Passed::NOTHING);
     client.hold("a").await;
     client.expire_grants().await;
-    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
     assert_eq!(client.row("a").await.grant_id, None);
 }
 
@@ -296,7 +296,7 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     let joined = client.join(&ask).await;
     let Joined::Queued {
         position,
-        is_stuck: true,
+        is_orphaned: true,
         ..
     } = joined
     else {
@@ -305,10 +305,16 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     let waits = Waits { ask, position };
     let looked = client.look(&waits).await;
     assert!(
-        matches!(looked, Looked::Waiting { is_stuck: true, .. }),
+        matches!(
+            looked,
+            Looked::Waiting {
+                is_orphaned: true,
+                ..
+            }
+        ),
         "{looked:?}"
     );
-    let passed = client.pass("a", PassWhy::Stuck).await;
+    let passed = client.pass("a", PassWhy::Orphaned).await;
     assert!(client.is_next(&passed, &waits), "{passed:?}");
     assert_eq!(client.row("a").await.session, None);
     client.check().await;
@@ -336,9 +342,9 @@ pub(crate) async fn the_lock_of_a_session_that_cannot_end_now_is_locked<P: Place
     other
         .run("UPDATE rowlock_session SET forced = forced + 1")
         .await;
-    assert_eq!(client.try_pass("a", PassWhy::Stuck).await, None);
+    assert_eq!(client.try_pass("a", PassWhy::Orphaned).await, None);
     other.run("ROLLBACK").await;
-    let passed = client.pass("a", PassWhy::Stuck).await;
+    let passed = client.pass("a", PassWhy::Orphaned).await;
     assert!(client.is_next(&passed, &waits), "{passed:?}");
     client.check().await;
 }
@@ -353,10 +359,10 @@ pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
     };
     holder.join(&ask).await;
     let waits = client.wait("a").await;
-    assert_eq!(client.pass("a", PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
     let looked = client.look(&waits).await;
     let Looked::Waiting {
-        is_stuck: false,
+        is_orphaned: false,
         remaining,
     } = looked
     else {

@@ -104,7 +104,7 @@ pub(crate) async fn a_take_overtakes_no_waiter<P: Place>(place: &P) {
     let waits = free_with_a_waiter(&mut client).await;
     let taken = client.conn.lease_take_free(&takes(false)).await.unwrap();
     assert!(
-        matches!(&taken[0], Taken::Busy(Some(row)) if row.is_stuck()),
+        matches!(&taken[0], Taken::Busy(Some(row)) if row.is_orphaned()),
         "{taken:?}"
     );
     assert!(matches!(taken[1], Taken::Granted { .. }), "{taken:?}");

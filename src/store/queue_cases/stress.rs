@@ -164,9 +164,11 @@ async fn turn<P: Place>(
                     return None;
                 }
             },
-            Looked::Waiting { is_stuck: true, .. } => {
-                let stuck = client.try_pass(name, PassWhy::Stuck);
-                late.passes_on(stuck).await;
+            Looked::Waiting {
+                is_orphaned: true, ..
+            } => {
+                let orphaned = client.try_pass(name, PassWhy::Orphaned);
+                late.passes_on(orphaned).await;
             }
             Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
             Looked::Gone => {

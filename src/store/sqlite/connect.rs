@@ -13,7 +13,7 @@ use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 use super::file::{self, FileId};
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{Error, FaultKind};
-use crate::store::brands::Brand;
+use crate::store::engines::Driver;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
 use crate::store::origin::Current;
@@ -109,7 +109,7 @@ impl Connector for Sqlite {
     type Connection = OwnConnection;
     type Options = SqliteConnectOptions;
 
-    const BRAND: Brand = Brand::Sqlite;
+    const DRIVER: Driver = Driver::Sqlite;
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: true,
@@ -157,7 +157,7 @@ impl Connector for Sqlite {
             conn,
             writers,
             file,
-            is_stuck: false,
+            is_orphaned: false,
         })
     }
 }
@@ -222,7 +222,7 @@ pub(crate) struct OwnConnection {
     /// The file's name, and which file it was when it was opened.
     file: Option<(PathBuf, FileId)>,
     /// The driver believes that a transaction is open.
-    is_stuck: bool,
+    is_orphaned: bool,
 }
 
 /// Whether the database is in a file. (One in memory may have a name.)
@@ -233,9 +233,9 @@ async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
 
 impl OwnConnection {
     fn check(&self) -> Result<(), Fault> {
-        if self.is_stuck {
-            let stuck = "a transaction on this connection cannot be rolled back";
-            return Err(Fault::said(FaultKind::Disconnected, stuck));
+        if self.is_orphaned {
+            let orphaned = "a transaction on this connection cannot be rolled back";
+            return Err(Fault::said(FaultKind::Disconnected, orphaned));
         }
         self.check_file()
     }
@@ -265,7 +265,7 @@ impl Connection for OwnConnection {
             self.conn.ping().await?;
             if self.conn.is_in_transaction() {
                 // On a full disk SQLite has rolled back by itself, and then refuses the driver's ROLLBACK.
-                self.is_stuck = true;
+                self.is_orphaned = true;
             }
         }
         // It may have waited for its turn.

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteError;
 
 use crate::model::FaultKind;
 
-/// `None` for an error of another brand.
+/// `None` for an error of another engine.
 pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
     let error = error.try_downcast_ref::<SqliteError>()?;
     let extended: i32 = error.code().and_then(|code| code.parse().ok()).unwrap_or(1);

@@ -33,8 +33,8 @@ FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) no
     is_live!()
 );
 
-/// An earlier sending has given the row to this heir.
-const HAS_HEIR: &str =
+/// An earlier sending has given the row to this reservation.
+const IS_RESERVED: &str =
     "SELECT EXISTS (SELECT 1 FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2)";
 
 #[async_trait]
@@ -58,12 +58,12 @@ impl HoldStore for SqliteConnection {
             let run_out = sqlx::query(RUN_OUT)
                 .bind(ask.name.as_bytes())
                 .bind(ask.grant_id)
-                .bind(ask.heir)
+                .bind(ask.reservation)
                 .bind(to_micros(ask.time));
             let changed = run_out.execute(&mut *conn).await?.rows_affected();
-            let has_heir = sqlx::query_scalar(HAS_HEIR).bind(ask.name.as_bytes());
-            let is_done =
-                changed > 0 || ask.has_heir() && has_heir.bind(ask.heir).fetch_one(conn).await?;
+            let is_reserved = sqlx::query_scalar(IS_RESERVED).bind(ask.name.as_bytes());
+            let is_done = changed > 0
+                || ask.is_reserved() && is_reserved.bind(ask.reservation).fetch_one(conn).await?;
             Ok(if is_done { Held::Done(()) } else { Held::Gone })
         })
         .await

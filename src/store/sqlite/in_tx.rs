@@ -125,7 +125,7 @@ impl InTxStore for SqliteConnection {
         }
         let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();
         if !left.is_empty() {
-            self.session_bury(&left).await?;
+            self.session_reclaim(&left).await?;
         }
         let before = |ask: &TxAsk| {
             let row = rows.iter().find(|row| row.name == ask.name.as_bytes());

@@ -148,7 +148,7 @@ async fn join(
     let position = waiter::queue(lock.conn, ask, weight, numbers).await?;
     Ok(position.map(|position| Joined::Queued {
         position,
-        is_stuck: false,
+        is_orphaned: false,
     }))
 }
 
@@ -173,7 +173,7 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx
     if waiter::leave(lock.conn, name, lock.passed, ask.why).await? {
         lock.waiters -= 1;
     }
-    if ask.why == PassWhy::Stuck {
+    if ask.why == PassWhy::Orphaned {
         lock.recount().await?;
     }
     let next = lock.grant_waiters().await?;

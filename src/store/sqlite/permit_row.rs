@@ -53,7 +53,7 @@ UPDATE rowlock_session SET expires_at = NULL
 WHERE expires_at <= ?3 AND id IN (
     SELECT p.session_id FROM rowlock_lock p WHERE p.name > ?1 AND p.name < ?2 AND p.session_id IS NOT NULL)";
 
-const REAP: &str = "
+const RECLAIM: &str = "
 DELETE FROM rowlock_lock
 WHERE name > ?1 AND name < ?2
   AND (grant_id IS NULL OR expires_at <= ?3
@@ -76,7 +76,7 @@ pub(super) struct Lock<'a> {
     pub(super) next_position: i64,
     pub(super) passed: i64,
     pub(super) now: i64,
-    is_reaped: bool,
+    is_reclaimed: bool,
 }
 
 /// What a new permit belongs to.
@@ -106,7 +106,7 @@ impl<'a> Lock<'a> {
             next_position: row.try_get(3)?,
             passed: row.try_get(4)?,
             now: row.try_get(5)?,
-            is_reaped: false,
+            is_reclaimed: false,
         }))
     }
 
@@ -146,15 +146,15 @@ impl<'a> Lock<'a> {
         })
     }
 
-    /// Whether so much more fits. Reaps if it does not, and a permit has ended.
+    /// Whether so much more fits. Reclaims if it does not, and a permit has ended.
     pub(super) async fn fits(&mut self, more: i64) -> Result<bool, sqlx::Error> {
-        if self.used + more > self.capacity && !self.is_reaped {
+        if self.used + more > self.capacity && !self.is_reclaimed {
             let (after, before) = permits_of(self.name);
             let dead = sqlx::query_scalar(DEAD).bind(after).bind(before);
             if dead.bind(self.now).fetch_one(&mut *self.conn).await? {
-                self.reap().await?;
+                self.reclaim().await?;
             }
-            self.is_reaped = true;
+            self.is_reclaimed = true;
         }
         Ok(self.used + more <= self.capacity)
     }
@@ -164,16 +164,16 @@ impl<'a> Lock<'a> {
         let name = self.name.as_bytes();
         let first = waiter::first(self.conn, name, self.passed, self.now).await?;
         if first.is_none_or(|first| self.used + first.weight > self.capacity) {
-            self.reap().await?;
-            self.is_reaped = true;
+            self.reclaim().await?;
+            self.is_reclaimed = true;
         }
         Ok(())
     }
 
     /// Removes the permits that have ended.
-    async fn reap(&mut self) -> Result<(), sqlx::Error> {
+    async fn reclaim(&mut self) -> Result<(), sqlx::Error> {
         let (after, before) = permits_of(self.name);
-        for step in [END_SESSIONS, REAP] {
+        for step in [END_SESSIONS, RECLAIM] {
             let step = sqlx::query(step).bind(&after).bind(&before);
             step.bind(self.now).execute(&mut *self.conn).await?;
         }

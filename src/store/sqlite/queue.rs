@@ -155,8 +155,8 @@ impl QueueStore for SqliteConnection {
                 Some(Found::Done(passed)) => return Ok(Some(passed)),
                 Some(Found::LeftBehind(session)) => {
                     let name = ask.name.clone();
-                    let buried = self.session_bury(&[LeftBehind { name, session }]).await;
-                    if unlocked(buried)?.is_none() {
+                    let reclaimed = self.session_reclaim(&[LeftBehind { name, session }]).await;
+                    if unlocked(reclaimed)?.is_none() {
                         return Ok(None);
                     }
                 }
@@ -240,7 +240,7 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         let fence = fence.await?;
         return Ok(Some(Joined::Granted { fence }));
     }
-    let is_stuck = !row.is_live || row.is_left;
+    let is_orphaned = !row.is_live || row.is_left;
     let numbers = waiter::Numbers {
         waiters: row.waiters,
         next_position: row.next_position,
@@ -248,7 +248,10 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         now: row.now,
     };
     let position = waiter::queue(conn, ask, 0, numbers).await?;
-    Ok(position.map(|position| Joined::Queued { position, is_stuck }))
+    Ok(position.map(|position| Joined::Queued {
+        position,
+        is_orphaned,
+    }))
 }
 
 async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx::Error> {
@@ -277,7 +280,7 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx:
         (true, true) => Ended::Live,
     };
     if row.waiters > 0 && is_quarantined(conn).await? {
-        // The waiters stay, and the name is stuck until the end of the quarantine.
+        // The waiters stay, and the name is orphaned until the end of the quarantine.
         sqlx::query(FREE).bind(name).execute(conn).await?;
         let next = Vec::new();
         return Ok(Found::Done(Passed { ended, next }));

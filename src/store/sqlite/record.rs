@@ -17,14 +17,14 @@ use crate::store::record::{
 use crate::store::{micros, to_micros};
 
 const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.open_step, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, length(r.outcome)
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE r.scope = ?1 AND r.idempotency_key = ?2";
 
 const CLAIM_NEW: &str = "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, vanished, max_attempts, attempt_id, holder,
+INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000, now.us + ?8, now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -35,7 +35,7 @@ RETURNING attempt";
 const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency
 SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us),
-    vanished = iif(lease_until > now.us - 3600000000, vanished, 0) + 1,
+    abandoned = iif(lease_until > now.us - 3600000000, abandoned, 0) + 1,
     max_attempts = ?3, attempt_id = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
     lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -64,7 +64,7 @@ UPDATE rowlock_idempotency
 SET state = CASE WHEN ?13 AND open_step IS NOT NULL THEN 'unknown' ELSE ?5 END,
     open_step = CASE WHEN ?13 THEN open_step END,
     bound = bound OR ?10,
-    vanished = max(vanished - ?11, 0),
+    abandoned = max(abandoned - ?11, 0),
     content_type = ?6,
     outcome = ?7,
     done_at = CASE WHEN ?5 = 'done' THEN now.us END,

@@ -14,7 +14,7 @@ use crate::store::to_micros;
 /// The columns of a record, without its outcome. The filter is the rule of
 /// [`state_now`](crate::store::record::RecordRow::state_now).
 const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
+SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.open_step, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
        r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, NULL
 FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -22,7 +22,7 @@ WHERE (?1 IS NULL OR r.scope = ?1)
   AND (?2 IS NULL OR ?2 = CASE
         WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
         WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.vanished >= r.max_attempts
+        WHEN r.state IN ('running', 'free') AND r.abandoned >= r.max_attempts
              AND r.lease_until - 1000 > now.us - 3600000000 THEN 'poisoned'
         WHEN r.state = 'running' THEN 'lapsed'
         WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
@@ -41,14 +41,14 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'unknown'
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'free', open_step = NULL, vanished = 0, bound = 1, forget_at = now.us + ?3, clean_at = now.us + ?3
+SET state = 'free', open_step = NULL, abandoned = 0, bound = 1, forget_at = now.us + ?3, clean_at = now.us + ?3
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2";
 
-/// It is unknown what a vanished attempt began: the key stays bound to its request.
+/// It is unknown what an abandoned attempt began: the key stays bound to its request.
 const RESET: &str = "
 UPDATE rowlock_idempotency
-SET state = CASE WHEN open_step IS NULL THEN 'free' ELSE 'unknown' END, vanished = 0,
+SET state = CASE WHEN open_step IS NULL THEN 'free' ELSE 'unknown' END, abandoned = 0,
     bound = bound OR state = 'running',
     forget_at = CASE WHEN open_step IS NULL THEN now.us + ?4 END,
     clean_at = CASE WHEN open_step IS NULL THEN now.us + ?4 END

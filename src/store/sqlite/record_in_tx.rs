@@ -17,14 +17,14 @@ use crate::store::to_micros;
 
 const COMPLETE: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', open_step = NULL, vanished = 0, content_type = ?5, outcome = ?6, done_at = now.us,
+SET state = 'done', open_step = NULL, abandoned = 0, content_type = ?5, outcome = ?6, done_at = now.us,
     retain_until = now.us + ?7, clean_at = now.us + ?7, forget_at = now.us + ?8
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 AND state = 'running'";
 
 const KEEP: &str = "
 UPDATE rowlock_idempotency
-SET state = 'done', open_step = NULL, vanished = 0, content_type = ?4, outcome = ?5, done_at = now.us,
+SET state = 'done', open_step = NULL, abandoned = 0, content_type = ?4, outcome = ?5, done_at = now.us,
     retain_until = now.us + ?6, clean_at = now.us + ?6, forget_at = now.us + ?7
 FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'running'";

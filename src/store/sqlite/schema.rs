@@ -36,7 +36,7 @@ const OLDEST: (u32, u32, u32) = (3, 51, 3);
 /// Every column of every table.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
      l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
-     r.scope, r.idempotency_key, r.state, r.attempt, r.vanished, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
+     r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
      r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
      r.retain_until, r.forget_at, r.clean_at, \
      s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \

@@ -121,7 +121,7 @@ impl SessionStore for SqliteConnection {
             .await?)
     }
 
-    async fn session_bury(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
+    async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
         let _turn = writers::turn().await;
         let left = json::left_behind(left);
         for step in [EXPIRE, FREE_NAMES] {

@@ -103,7 +103,7 @@ impl Raw {
         make.execute(&mut *tx).await.unwrap();
         let mut used = self.used(&mut tx, name, b"").await;
         if used + self.weight(share) > share.capacity() {
-            self.reap(&mut tx, name).await;
+            self.reclaim(&mut tx, name).await;
             used = self.used(&mut tx, name, b"").await;
         }
         if old.unwrap_or(used) + self.weight(share) > share.capacity() {
@@ -184,7 +184,7 @@ impl Raw {
         let (name, row) = (&permit.name, &permit.row);
         let id = self.numbers.asked(name, Ask::Upgrade(permit.grant));
         let mut tx = self.begin().await;
-        self.reap(&mut tx, name).await;
+        self.reclaim(&mut tx, name).await;
         let is_live = "SELECT EXISTS (SELECT 1 FROM rowlock_lock WHERE name = ?1)";
         let is_live = sqlx::query_scalar(is_live).bind(row);
         let is_live: bool = is_live.fetch_one(&mut *tx).await.unwrap();
@@ -209,15 +209,15 @@ impl Raw {
     }
 
     /// Removes the permits that have expired.
-    async fn reap(&self, conn: &mut SqliteConnection, name: &str) {
+    async fn reclaim(&self, conn: &mut SqliteConnection, name: &str) {
         let look = match self.flaw {
             Flaw::Blind => String::new(),
             _ => format!("AND expires_at <= {NOW}"),
         };
-        let reap = format!("DELETE FROM rowlock_lock WHERE name > ?1 AND name < ?2 {look}");
+        let reclaim = format!("DELETE FROM rowlock_lock WHERE name > ?1 AND name < ?2 {look}");
         let [after, before] = rows(name);
-        let reap = sqlx::query(AssertSqlSafe(reap)).bind(after).bind(before);
-        reap.execute(conn).await.unwrap();
+        let reclaim = sqlx::query(AssertSqlSafe(reclaim)).bind(after).bind(before);
+        reclaim.execute(conn).await.unwrap();
     }
 
     /// The sum of the weights of all permits but one.

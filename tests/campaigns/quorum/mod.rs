@@ -1,4 +1,4 @@
-//! A lock over five databases of four brands: six processes that are killed and paused, and up to two databases at a time that are killed, paused, or lose all their data.
+//! A lock over five databases of four engines: six processes that are killed and paused, and up to two databases at a time that are killed, paused, or lose all their data.
 //!
 //! - [`databases`]: the databases, and what happens to them.
 //! - [`member`]: one process, which takes the lock and tells when its guard says that it is held.

@@ -118,7 +118,7 @@ struct Lock<DB: Database> {
     grant_id: Uuid,
 }
 
-/// The statements of one brand.
+/// The statements of one engine.
 #[async_trait]
 trait Statements: Database {
     /// Whether the name was free.

@@ -185,12 +185,12 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
     let (look, _found) = inspect("b");
     let (reply, mut forced) = oneshot::channel();
     let name = Name::new("c").unwrap();
-    let fate = Fate::within(PATIENCE);
+    let progress = Progress::within(PATIENCE);
     let head = Head::new(
         Subject::Lock(name.clone()),
         "force release",
         Manner::Order,
-        fate,
+        progress,
     );
     let free =
         async move |store: &mut dyn Store| store.lease_force_release(&name, None, PATIENCE).await;
@@ -200,12 +200,15 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
     let error = forced.try_recv().unwrap().unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
     let batch = bench.lane.pick();
-    let fates: Vec<_> = batch.iter().map(|job| job.head().fate).collect();
-    let doubts: Vec<_> = fates.iter().map(|fate| (fate.sent, fate.doubts)).collect();
+    let progresses: Vec<_> = batch.iter().map(|job| job.head().progress).collect();
+    let doubts: Vec<_> = progresses
+        .iter()
+        .map(|progress| (progress.sent, progress.doubts))
+        .collect();
     assert_eq!(doubts, [(true, 1), (true, 0)]);
     // After another break, one more sending may come.
     bench.lane.failed(batch, Fault::timed_out());
-    assert_eq!(bench.lane.pick()[0].head().fate.doubts, 2);
+    assert_eq!(bench.lane.pick()[0].head().progress.doubts, 2);
 }
 
 /// A server that ends the connection under every statement with the guilty job.
@@ -289,7 +292,7 @@ async fn a_server_that_takes_no_writes_refuses_an_acquire_at_once_and_is_asked_a
     assert!(matches!(refused, Error::ReadOnly { .. }), "{refused}");
     let at = bench.lane.pending.wakes_at().expect("it is put off");
     bench.lane.pending.wake(at);
-    assert_eq!(bench.lane.pick()[0].head().fate.doubts, 0);
+    assert_eq!(bench.lane.pick()[0].head().progress.doubts, 0);
 }
 
 #[tokio::test]

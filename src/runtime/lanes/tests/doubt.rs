@@ -20,7 +20,7 @@ async fn what_an_earlier_sending_was_granted_is_handed_out() {
 async fn nobody_who_flushes_waits_for_an_undo_that_has_found_nothing() {
     let mut bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.head.fate.give_up = Moment::now();
+    take.head.progress.give_up = Moment::now();
     bench.send(take);
     bench.step().await;
     let (reply, mut flushed) = oneshot::channel();
@@ -75,7 +75,7 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
     let mut bench = Bench::new().await;
     let mut other = bench.other().await;
     let (mut take, _outcome) = bench.doubtful("a", 2);
-    take.head.fate.give_up = Moment::now();
+    take.head.progress.give_up = Moment::now();
     let ask = take.verb.ask.clone();
     // One sending was granted, and its lease has run out.
     let short = TakeAsk {
@@ -236,9 +236,9 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
     // `None`: not sent. Otherwise it was sent, and was this often in doubt.
     for sent in [None, Some(0), Some(1)] {
         let (mut first, mut outcome) = bench.take("a");
-        first.head.fate.sent = sent.is_some();
-        first.head.fate.doubts = sent.unwrap_or(0);
-        first.head.fate.give_up = Moment::now();
+        first.head.progress.sent = sent.is_some();
+        first.head.progress.doubts = sent.unwrap_or(0);
+        first.head.progress.give_up = Moment::now();
         let grant_id = first.verb.ask.grant_id;
         bench.lane.pending.arrive(first.into());
         let (second, _outcome) = bench.take("a");
@@ -253,7 +253,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
             let undo = as_release(&batch[0]).unwrap();
             assert_eq!((undo.verb.ask.grant_id, undo.verb.late), (grant_id, doubts));
             assert_eq!(undo.head.manner, Manner::Duty);
-            let left = undo.head.fate.give_up.remaining();
+            let left = undo.head.progress.give_up.remaining();
             assert!(left <= TTL && left > TTL / 2, "{left:?}");
             assert!(!bench.lane.pending.is_idle());
         } else {
@@ -270,10 +270,10 @@ async fn an_undo_is_repeated_for_ten_minutes_at_most() {
     take.verb.ask.ttl = Duration::from_hours(1);
     let now = Moment::now();
     let undo = Job::from(take).undo(now).unwrap();
-    assert_eq!(undo.head().fate.give_up, now + Duration::from_mins(10));
+    assert_eq!(undo.head().progress.give_up, now + Duration::from_mins(10));
     let (take, _outcome) = bench.doubtful("b", 1);
     let undo = Job::from(take).undo(now).unwrap();
-    assert_eq!(undo.head().fate.give_up, now + TTL);
+    assert_eq!(undo.head().progress.give_up, now + TTL);
     let (take, _outcome) = bench.take("a");
     assert!(Job::from(take).undo(now).is_none(), "it was not sent");
     assert!(inspect("a").0.undo(now).is_none());
@@ -317,14 +317,14 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: &Freed) -> ReleaseOut
     let deadline = Moment::now() + Duration::from_mins(1);
     let exact = ClockError::new(Duration::ZERO);
     let grant = Grant::new(name, Uuid::nil(), 1, TTL, exact, None, deadline);
-    let fate = Fate {
+    let progress = Progress {
         sent,
         doubts,
-        ..Fate::within(PATIENCE)
+        ..Progress::within(PATIENCE)
     };
-    let release = release::of(&Arc::new(grant), &Arc::default(), None, fate);
+    let release = release::of(&Arc::new(grant), &Arc::default(), None, progress);
     let now = deadline - Duration::from_secs(ahead);
-    release.verb.outcome(&release.head.fate, freed, now)
+    release.verb.outcome(&release.head.progress, freed, now)
 }
 
 #[tokio::test]
@@ -379,6 +379,6 @@ async fn a_server_that_takes_no_writes_does_not_answer_for_an_acquire_that_may_h
         Ok(Err(Error::ReadOnly { .. }))
     ));
     assert_eq!(others.len(), 1);
-    assert!(others[0].head().fate.in_doubt());
+    assert!(others[0].head().progress.in_doubt());
     assert!(answer(&mut waits).is_none());
 }

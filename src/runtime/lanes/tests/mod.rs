@@ -32,7 +32,7 @@ use super::room::MAX_BATCH;
 use super::*;
 use crate::model::{Busy, ClockError, Error, LockInfo, Loss, Name, ReleaseOutcome, Subject};
 use crate::runtime::grant::Grant;
-use crate::runtime::head::{Fate, Head, Manner};
+use crate::runtime::head::{Head, Manner, Progress};
 use crate::runtime::job::{Answered, Task, Verb};
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::schema::Preparing;
@@ -107,8 +107,8 @@ impl Bench {
     /// The same, after the connection broke under it this often.
     fn doubtful(&self, name: &str, doubts: u32) -> (Task<Take>, Outcome) {
         let (mut take, outcome) = self.take(name);
-        take.head.fate.sent = true;
-        take.head.fate.doubts = doubts;
+        take.head.progress.sent = true;
+        take.head.progress.doubts = doubts;
         (take, outcome)
     }
 
@@ -183,17 +183,22 @@ fn answer<T>(outcome: &mut Receiver<Result<T, Error>>) -> Option<T> {
 /// The last release of a grant, as its guard hands it in.
 fn release_of(guard: &Guard) -> (Task<Release>, Receiver<Result<ReleaseOutcome, Error>>) {
     let (reply, outcome) = oneshot::channel();
-    let fate = Fate::within(PATIENCE);
+    let progress = Progress::within(PATIENCE);
     let waiters = &guard.core().waiters;
-    let release = release::of(guard.grant(), waiters, Some(reply), fate);
+    let release = release::of(guard.grant(), waiters, Some(reply), progress);
     (release, outcome)
 }
 
 fn inspect(name: &str) -> (Job, Receiver<Result<Option<LockRow>, Error>>) {
     let (reply, found) = oneshot::channel();
     let name = Name::new(name).unwrap();
-    let fate = Fate::within(PATIENCE);
-    let head = Head::new(Subject::Lock(name.clone()), "inspect", Manner::Look, fate);
+    let progress = Progress::within(PATIENCE);
+    let head = Head::new(
+        Subject::Lock(name.clone()),
+        "inspect",
+        Manner::Look,
+        progress,
+    );
     let look = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
     (alone(head, look, reply).into(), found)
 }

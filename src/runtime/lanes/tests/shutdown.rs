@@ -1,6 +1,6 @@
 //! The shutdown of a client: what is reported, and what goes on.
 
-use super::stop::{errand, held, names};
+use super::stop::{held, names, slow};
 use super::*;
 use crate::model::{Fingerprint, RecordKey};
 use crate::runtime::record_guard::RecordGuard;
@@ -128,13 +128,13 @@ async fn an_attempt_whose_lease_is_over_is_reported_and_records_its_outcome() {
 }
 
 #[tokio::test]
-async fn errands_go_on_while_tasks_do() {
+async fn slow_operations_go_on_while_tasks_do() {
     let bench = Bench::new().await;
     let (go_on, wait) = oneshot::channel::<()>();
     let core = Arc::clone(&bench.core);
     let work = bench.core.tasks.spawn("work", async move {
         let _ = wait.await;
-        errand(&core, Duration::ZERO).await.unwrap()
+        slow(&core, Duration::ZERO).await.unwrap()
     });
     assert_eq!(names(&bench.core.shut_down(Duration::ZERO).await), ["work"]);
     go_on.send(()).unwrap();

@@ -36,18 +36,16 @@ pub(super) fn names(unfinished: &[Unfinished]) -> Vec<String> {
     unfinished.iter().map(ToString::to_string).collect()
 }
 
-/// An errand that takes this long.
-pub(super) fn errand(
-    core: &Arc<Core>,
-    time: Duration,
-) -> tokio::task::JoinHandle<Result<(), Error>> {
+/// A slow operation that takes this long.
+pub(super) fn slow(core: &Arc<Core>, time: Duration) -> tokio::task::JoinHandle<Result<(), Error>> {
     let core = Arc::clone(core);
     tokio::spawn(async move {
         let work = async move |_: &mut dyn Store| {
             sleep_until(Moment::now() + time).await;
             Ok(())
         };
-        core.run_errand(core.wish(None, "an errand"), work).await
+        core.run_slow(core.wish(None, "a slow operation"), work)
+            .await
     })
 }
 
@@ -104,7 +102,7 @@ async fn a_lane_tells_its_duties_in_time_and_goes_on_with_them() {
 async fn what_may_never_come_is_not_waited_for_and_not_told() {
     let mut bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.head.fate.give_up = Moment::now();
+    take.head.progress.give_up = Moment::now();
     bench.send(take);
     bench.step().await;
     assert!(bench.lane.pending.wakes_at().is_some(), "a vigil");
@@ -150,7 +148,7 @@ async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
     };
     for sent in [false, true] {
         let (mut take, mut outcome) = bench.take("a");
-        take.head.fate.sent = sent;
+        take.head.progress.sent = sent;
         let next = Take::settle(take, Taken::Busy(None), answered);
         assert!(matches!(answer(&mut outcome), Some(Acquired::Busy(_))));
         match next {
@@ -161,11 +159,11 @@ async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
 }
 
 #[tokio::test]
-async fn a_guard_that_is_dropped_while_errands_end_is_released() {
+async fn a_guard_that_is_dropped_while_slow_operations_end_is_released() {
     let bench = Bench::new().await;
     let guard = held(&bench.core, "a").await;
-    let errand = errand(&bench.core, 300 * MS);
-    while bench.core.tasks.running(Kind::Errand, u64::MAX).is_empty() {
+    let slow = slow(&bench.core, 300 * MS);
+    while bench.core.tasks.running(Kind::SlowOp, u64::MAX).is_empty() {
         tokio::task::yield_now().await;
     }
     let drops = async {
@@ -174,7 +172,7 @@ async fn a_guard_that_is_dropped_while_errands_end_is_released() {
     };
     let (unfinished, ()) = tokio::join!(bench.core.shut_down(PATIENCE), drops);
     assert_eq!(unfinished, []);
-    errand.await.unwrap().unwrap();
+    slow.await.unwrap().unwrap();
     assert!(bench.holder("a").await.is_none());
 }
 
@@ -261,16 +259,16 @@ async fn a_flush_tells_what_work_has_dropped() {
 }
 
 #[tokio::test]
-async fn errands_that_come_after_a_shutdown_are_refused_and_guards_are_not() {
+async fn slow_operations_that_come_after_a_shutdown_are_refused_and_guards_are_not() {
     let bench = Bench::new().await;
     let guard = held(&bench.core, "a").await;
-    let running = errand(&bench.core, 300 * MS);
-    while bench.core.tasks.running(Kind::Errand, u64::MAX).is_empty() {
+    let running = slow(&bench.core, 300 * MS);
+    while bench.core.tasks.running(Kind::SlowOp, u64::MAX).is_empty() {
         tokio::task::yield_now().await;
     }
     let first = bench.core.shut_down(Duration::ZERO).await;
     assert_eq!(first.len(), 2, "{first:?}");
-    let late = errand(&bench.core, Duration::ZERO).await.unwrap();
+    let late = slow(&bench.core, Duration::ZERO).await.unwrap();
     assert!(matches!(late, Err(Error::ShutDown { .. })), "{late:?}");
     running.await.unwrap().unwrap();
     drop(guard);

@@ -16,7 +16,7 @@ pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) 
         grant_id: ask.grant_id,
         at: None,
     };
-    for why in [PassWhy::Stuck, undo] {
+    for why in [PassWhy::Orphaned, undo] {
         assert_eq!(client.pass("a", why).await, Passed::NOTHING);
     }
     assert!(waits_on(&client.looks(&waits).await));
@@ -32,7 +32,7 @@ pub(crate) async fn the_verbs_for_permits_leave_locks_alone(place: &impl Place) 
         grant_id: Uuid::new_v4(),
         at: None,
     };
-    for why in [PassWhy::Stuck, undo] {
+    for why in [PassWhy::Orphaned, undo] {
         assert_eq!(client.passes(why).await, Passed::NOTHING);
     }
     assert!(waits_on(&client.look(&waits).await));
@@ -83,7 +83,7 @@ pub(crate) async fn no_name_with_permits_is_cleaned<P: Place>(place: &P) {
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
 }
 
-/// Nobody has asked for a permit since, so nobody has reaped theirs.
+/// Nobody has asked for a permit since, so nobody has reclaimed theirs.
 pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place: &P) {
     let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
     let _ = client.permit(TWO, 1).await;

@@ -10,9 +10,9 @@ pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
     let (first, second) = (client.permit(TWO, 1).await, client.permit(TWO, 1).await);
     let waits = client.waits(TWO, 1).await;
     client.expire_permit(&first).await;
-    assert!(is_stuck(&client.looks(&waits).await));
+    assert!(is_orphaned(&client.looks(&waits).await));
     let granted = waits.ask.join.grant_id;
-    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     assert_eq!(client.releases(&first).await, Freed::Superseded);
     client.expire_permit(&second).await;
     assert_eq!(client.releases(&second).await, Freed::Expired);
@@ -31,9 +31,9 @@ pub(crate) async fn a_window_that_is_over_costs_the_permit(place: &impl Place) {
     assert!(matches!(client.releases(&held).await, Freed::Passed(_)));
     client.expire_grants().await;
     assert_eq!(client.confirms(&first).await, Confirmed::Gone);
-    assert!(is_stuck(&client.looks(&second).await));
+    assert!(is_orphaned(&client.looks(&second).await));
     let granted = second.ask.join.grant_id;
-    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     assert_eq!(client.looks(&first).await, Looked::Gone);
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
@@ -45,11 +45,11 @@ pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
     let _ = client.permit_in_session(TWO, 1).await;
     let waits = client.waits(TWO, 1).await;
     assert!(waits_on(&client.looks(&waits).await));
-    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.passes(PassWhy::Orphaned).await, Passed::NOTHING);
     dies.expire().await;
-    assert!(is_stuck(&client.looks(&waits).await));
+    assert!(is_orphaned(&client.looks(&waits).await));
     let granted = waits.ask.join.grant_id;
-    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     assert_eq!(dies.conn.session_end(dies.session).await.unwrap(), 0);
     assert_eq!(client.used().await, [2, 2]);
 
@@ -61,9 +61,9 @@ pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
     assert_eq!(client.conn.session_end(client.session).await.unwrap(), 1);
     // Where waiters are told, it is passed on at once.
     if closes.looks(&later).await != Looked::Granted {
-        assert!(is_stuck(&closes.looks(&later).await));
+        assert!(is_orphaned(&closes.looks(&later).await));
         let granted = later.ask.join.grant_id;
-        assert_eq!(closes.passes(PassWhy::Stuck).await, granted_to(granted));
+        assert_eq!(closes.passes(PassWhy::Orphaned).await, granted_to(granted));
     }
     assert_eq!(closes.looks(&later).await, Looked::Granted);
     closes.check().await;
@@ -76,9 +76,9 @@ pub(crate) async fn dead_waiters_for_permits_are_passed_over(place: &impl Place)
     let alive = client.waits(TWO, 1).await;
     assert!(waits_on(&client.looks(&alive).await));
     dies.expire().await;
-    assert!(is_stuck(&client.looks(&alive).await), "it fits now");
+    assert!(is_orphaned(&client.looks(&alive).await), "it fits now");
     let granted = alive.ask.join.grant_id;
-    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     client.check().await;
     assert_eq!(client.releases(&held).await, Freed::Released);
 }
@@ -93,12 +93,12 @@ pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
             None => ttl *= 2,
         }
     };
-    while !is_stuck(&client.looks(&waits).await) {
+    while !is_orphaned(&client.looks(&waits).await) {
         tokio::task::yield_now().await;
     }
     let pass = PassAsk {
         name: named("a"),
-        why: PassWhy::Stuck,
+        why: PassWhy::Orphaned,
     };
     // On SQLite the transaction has the whole file.
     let passed = client.conn.permit_pass(&pass).await.unwrap();
@@ -108,7 +108,7 @@ pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
     );
     pins.run("COMMIT").await;
     let granted = waits.ask.join.grant_id;
-    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     client.check().await;
 }
 
@@ -193,12 +193,12 @@ pub(crate) async fn permits_that_were_removed_are_not_waited_for(place: &impl Pl
     );
     client.run(&remove).await;
     let granted = waits.ask.join.grant_id;
-    assert_eq!(client.passes(PassWhy::Stuck).await, granted_to(granted));
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
 }
 
-/// Another client reaps all the time.
+/// Another client reclaims all the time.
 pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
     for _ in 0..20 {
         let (mut dies, mut client) = (Client::new(place).await, Client::new(place).await);
@@ -206,12 +206,12 @@ pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
             let _ = dies.permit_in_session(TWO, 1).await;
         }
         let waits = client.waits(TWO, 2).await;
-        let reaps = tokio::spawn(async move {
+        let reclaims = tokio::spawn(async move {
             loop {
                 match client.looks(&waits).await {
                     Looked::Granted => break,
                     Looked::Gone => panic!("a turn was lost"),
-                    Looked::Waiting { .. } => client.passes(PassWhy::Stuck).await,
+                    Looked::Waiting { .. } => client.passes(PassWhy::Orphaned).await,
                 };
             }
             client.releases(&waits).await
@@ -224,6 +224,6 @@ pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
             }
         };
         assert_eq!(freed, 2);
-        assert_eq!(reaps.await.unwrap(), Freed::Released);
+        assert_eq!(reclaims.await.unwrap(), Freed::Released);
     }
 }

@@ -33,7 +33,7 @@ pub(crate) async fn the_first_waiter_keeps_back_those_behind_it(place: &impl Pla
     let three = client.permit(kind, 3).await;
     let heavy = client.waits(kind, 2).await;
     let light = client.waits(kind, 1).await;
-    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.passes(PassWhy::Orphaned).await, Passed::NOTHING);
     let leaves = heavy.leaves();
     let granted = light.ask.join.grant_id;
     assert_eq!(client.passes(leaves).await, granted_to(granted));
@@ -307,15 +307,18 @@ pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl P
     client.check().await;
     assert_eq!(client.used().await, [i64::try_from(MOST).unwrap(); 2]);
     // Those that are left find it.
-    assert!(is_stuck(&client.looks(&readers[MOST]).await));
+    assert!(is_orphaned(&client.looks(&readers[MOST]).await));
     let next = grants(&readers[MOST..]);
     let ended = Ended::Nothing;
-    assert_eq!(client.passes(PassWhy::Stuck).await, Passed { ended, next });
+    assert_eq!(
+        client.passes(PassWhy::Orphaned).await,
+        Passed { ended, next }
+    );
     let Confirmed::Held { fence, .. } = client.confirms(&readers[MOST + 1]).await else {
         panic!("the window is open");
     };
     assert_eq!(fence, writer.number, "the last write's");
-    assert_eq!(client.passes(PassWhy::Stuck).await, Passed::NOTHING);
+    assert_eq!(client.passes(PassWhy::Orphaned).await, Passed::NOTHING);
     client.check().await;
 }
 
@@ -331,6 +334,6 @@ pub(crate) async fn a_change_of_weight_grants_a_hundred_too(place: &impl Place) 
         matches!(&weighed, Weighed::Done { next, .. } if next.len() == MOST),
         "{weighed:?}"
     );
-    assert_eq!(client.passes(PassWhy::Stuck).await.next.len(), 1);
+    assert_eq!(client.passes(PassWhy::Orphaned).await.next.len(), 1);
     client.check().await;
 }

@@ -145,12 +145,18 @@ pub(super) fn granted_to(waiter: Uuid) -> Passed {
     }
 }
 
-pub(super) fn is_stuck(looked: &Looked) -> bool {
-    matches!(looked, Looked::Waiting { is_stuck: true, .. })
+pub(super) fn is_orphaned(looked: &Looked) -> bool {
+    matches!(
+        looked,
+        Looked::Waiting {
+            is_orphaned: true,
+            ..
+        }
+    )
 }
 
 pub(super) fn waits_on(looked: &Looked) -> bool {
-    matches!(looked, Looked::Waiting { is_stuck: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
+    matches!(looked, Looked::Waiting { is_orphaned: false, remaining } if *remaining > Duration::from_secs(10) && *remaining <= TTL)
 }
 
 impl<P: Place> Client<P> {

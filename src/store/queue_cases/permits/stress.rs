@@ -223,9 +223,11 @@ impl<P: Place> Client<P> {
                         return None;
                     }
                 },
-                Looked::Waiting { is_stuck: true, .. } => {
-                    let stuck = self.pass_permits(&name, PassWhy::Stuck);
-                    pace.late.passes_on(stuck).await;
+                Looked::Waiting {
+                    is_orphaned: true, ..
+                } => {
+                    let orphaned = self.pass_permits(&name, PassWhy::Orphaned);
+                    pace.late.passes_on(orphaned).await;
                 }
                 Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
                 Looked::Gone => {

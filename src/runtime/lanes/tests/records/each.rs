@@ -18,7 +18,7 @@ async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believ
 
     let (reply, answer) = oneshot::channel();
     let mut claim = Claim::task(&house.core, ask, reply);
-    claim.head.fate.sent = true;
+    claim.head.progress.sent = true;
     house.send(claim);
     house.batch().await;
     let claims = answered(&mut vec![answer]);
@@ -36,13 +36,13 @@ async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believ
 async fn what_nobody_waits_for_is_left_out_unless_it_may_have_changed_something() {
     let house = House::new().await;
     for is_sent in [false, true] {
-        let mut fate = Fate::within(PATIENCE);
-        fate.sent = is_sent;
+        let mut progress = Progress::within(PATIENCE);
+        progress.sent = is_sent;
         let (reply, read) = oneshot::channel();
-        let look = Job::from(Read::task(&key("k"), fate, reply));
+        let look = Job::from(Read::task(&key("k"), progress, reply));
         let (reply, claimed) = oneshot::channel();
         let mut claim = Claim::task(&house.core, house.ask(&key("k")), reply);
-        claim.head.fate.sent = is_sent;
+        claim.head.progress.sent = is_sent;
         let claim = Job::from(claim);
         assert!(!look.is_abandoned() && !claim.is_abandoned());
         drop((read, claimed));
@@ -56,14 +56,14 @@ async fn only_what_was_not_sent_shares_an_answer_with_its_like() {
     let house = House::new().await;
     let read = |is_sent| {
         let (reply, _) = oneshot::channel();
-        let mut read = Read::task(&key("k"), Fate::within(PATIENCE), reply);
-        read.head.fate.sent = is_sent;
+        let mut read = Read::task(&key("k"), Progress::within(PATIENCE), reply);
+        read.head.progress.sent = is_sent;
         Job::from(read)
     };
     let claim = |is_sent| {
         let (reply, _) = oneshot::channel();
         let mut claim = Claim::task(&house.core, house.ask(&key("k")), reply);
-        claim.head.fate.sent = is_sent;
+        claim.head.progress.sent = is_sent;
         Job::from(claim)
     };
     let shares = |job: &Job, first: &Job| job.shares(&**first);
@@ -155,10 +155,10 @@ fn what_a_step_came_to_counts_among_what_is_written() {
         kind: StepKind::Repeatable,
     };
     let outcome = Outcome::new("a/b", vec![0; 7]).unwrap();
-    let fate = Fate::within(PATIENCE);
-    let done = FinishStep::task(ask.clone(), Some(outcome), None, fate);
+    let progress = Progress::within(PATIENCE);
+    let done = FinishStep::task(ask.clone(), Some(outcome), None, progress);
     assert_eq!(done.head.written(), 7);
-    let failed = FinishStep::task(ask, None, None, fate);
+    let failed = FinishStep::task(ask, None, None, progress);
     assert_eq!(failed.head.written(), 0);
 }
 
@@ -176,7 +176,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
                 remember: PATIENCE,
             },
         };
-        Finish::task(ask, reply, Fate::within(PATIENCE))
+        Finish::task(ask, reply, Progress::within(PATIENCE))
     };
     let written = end(1_000, None).head.written();
     house.lane.largest = written;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::super::*;
 use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
-use crate::runtime::head::Fate;
+use crate::runtime::head::Progress;
 use crate::runtime::job::{Reply, Task, Verb};
 use crate::runtime::lanes::MAX_BYTES;
 use crate::runtime::record_guard::RecordGuard;
@@ -92,8 +92,8 @@ impl House {
         let (reply, answer) = oneshot::channel();
         let ask = self.ask(key);
         let mut claim = Claim::task(&self.core, ask.clone(), reply);
-        claim.head.fate.sent = true;
-        claim.head.fate.doubts = doubts;
+        claim.head.progress.sent = true;
+        claim.head.progress.doubts = doubts;
         (claim, ask, answer)
     }
 
@@ -121,7 +121,7 @@ impl House {
     }
 
     fn read(&self, key: &RecordKey) -> Answer<Option<RecordRow>> {
-        self.ask_with(|reply| Read::task(key, Fate::within(PATIENCE), reply))
+        self.ask_with(|reply| Read::task(key, Progress::within(PATIENCE), reply))
     }
 
     fn finish(&self, key: &RecordKey) -> Answer<Finished> {
@@ -137,7 +137,7 @@ impl House {
                 step_is_open: false,
             },
         };
-        self.ask_with(|reply| Finish::task(ask, Some(reply), Fate::within(PATIENCE)))
+        self.ask_with(|reply| Finish::task(ask, Some(reply), Progress::within(PATIENCE)))
     }
 
     fn ask_with<T, V: Verb>(&self, task: impl FnOnce(Reply<T>) -> Task<V>) -> Answer<T> {
@@ -236,9 +236,9 @@ async fn reads_that_are_sent_again_share_an_answer_and_claims_do_not() {
     let (mut reads, mut claims) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let (reply, read) = oneshot::channel();
-        let mut fate = Fate::within(PATIENCE);
-        fate.sent = true;
-        house.send(Read::task(&key("k"), fate, reply));
+        let mut progress = Progress::within(PATIENCE);
+        progress.sent = true;
+        house.send(Read::task(&key("k"), progress, reply));
         reads.push(read);
     }
     for _ in 0..2 {
@@ -383,7 +383,7 @@ async fn what_is_put_off_is_not_overtaken_by_the_end_of_its_attempt() {
     house.lane.pending.wake(until);
     let mut numbers = Vec::new();
     while let Some(job) = house.lane.pick().pop() {
-        numbers.push(job.head().fate.number);
+        numbers.push(job.head().progress.number);
     }
     assert_eq!(numbers, [1, 2, 6]);
     drop((first, second, third, look, claim, other));

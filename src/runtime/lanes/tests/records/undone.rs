@@ -39,7 +39,7 @@ async fn a_claim_that_was_given_up_is_undone_until_no_sending_can_come() {
             let row = house.row(&key).await.unwrap();
             assert_eq!(row.attempt_id, ask.attempt_id);
             if row.state != KeptState::Running {
-                assert_eq!((row.state, row.vanished), (KeptState::Free, 0));
+                assert_eq!((row.state, row.abandoned), (KeptState::Free, 0));
                 break;
             }
             house.step().await;
@@ -117,7 +117,10 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let now = Moment::now();
     for (lease, longest) in [(1, 1), (600, 600), (3_600, 600)] {
         ask.lease = Duration::from_secs(lease);
-        let undo = finish::undo(&ask, &claim.head.fate, now);
-        assert_eq!(undo.head.fate.give_up, now + Duration::from_secs(longest));
+        let undo = finish::undo(&ask, &claim.head.progress, now);
+        assert_eq!(
+            undo.head.progress.give_up,
+            now + Duration::from_secs(longest)
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! The list of brands, one line for each. (The engines, which callers see, are in `src/model/engine.rs`.)
+//! The list of engines, one line for each. (The engines, which callers see, are in `src/model/engine.rs`.)
 //!
-//! The folder of a brand provides:
+//! The folder of an engine provides:
 //!
 //! - the [`Connector`] (`connect.rs`), with the name in the line: how to reach the database, and its
 //!   [`Capabilities`](super::capabilities::Capabilities);
@@ -8,8 +8,8 @@
 //! - `migrations` and `grants` (`schema.rs`): the tables, and the rights that a user of them needs;
 //! - the traits of the [`Store`](super::Store), on the connection of a database type of sqlx's or of another driver's.
 //!
-//! Two brands cannot share a database type: a pool of the caller's tells its brand by that type. An engine that speaks another
-//! one's protocol is a branch within its brand, as MariaDB is within MySQL.
+//! Two engines cannot share a database type: a pool of the caller's tells its engine by that type. An engine that speaks another
+//! one's protocol is a branch within its engine, as MariaDB is within MySQL.
 
 use sqlx::error::DatabaseError;
 
@@ -24,7 +24,7 @@ use crate::model::{Engine, Error, FaultKind};
     note = "each database needs its feature of rowlock: `postgres`, `mysql` or `sqlite`"
 )]
 pub(crate) trait Supported: sqlx::Database<Connection: TxStore> {
-    const BRAND: Brand;
+    const DRIVER: Driver;
 
     /// Opens rowlock's own connections to such a database.
     type Connector: Connector<Options = <Self::Connection as sqlx::Connection>::Options>;
@@ -40,35 +40,35 @@ pub(crate) trait Connect: Sized {
     ) -> impl Future<Output = Result<Self::Connected, Error>> + Send;
 }
 
-macro_rules! brands {
-    ($($brand:ident, $database:ty: $feature:literal, $folder:ident, $url:literal, [$($scheme:literal),+], [$($engine:ident),+];)+) => {
+macro_rules! engines {
+    ($($driver:ident, $database:ty: $feature:literal, $folder:ident, $url:literal, [$($scheme:literal),+], [$($engine:ident),+];)+) => {
         #[cfg(not(any($(feature = $feature),+)))]
         compile_error!(concat!("rowlock needs an engine: enable one of the features", $(" ", $feature),+));
 
         /// A line of the list. It exists in builds without its feature too.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Brand {
-            $($brand,)+
+        pub(crate) enum Driver {
+            $($driver,)+
         }
 
-        impl Brand {
+        impl Driver {
             /// The crate's feature that enables it.
             pub(crate) const fn feature(self) -> &'static str {
                 match self {
-                    $(Self::$brand => $feature,)+
+                    $(Self::$driver => $feature,)+
                 }
             }
 
             fn of_scheme(scheme: &str) -> Option<Self> {
                 match scheme {
-                    $($($scheme)|+ => Some(Self::$brand),)+
+                    $($($scheme)|+ => Some(Self::$driver),)+
                     _ => None,
                 }
             }
 
             fn of_engine(engine: Engine) -> Self {
                 match engine {
-                    $($(Engine::$engine)|+ => Self::$brand,)+
+                    $($(Engine::$engine)|+ => Self::$driver,)+
                 }
             }
         }
@@ -76,24 +76,24 @@ macro_rules! brands {
         $(
             #[cfg(feature = $feature)]
             impl Supported for $database {
-                const BRAND: Brand = Brand::$brand;
+                const DRIVER: Driver = Driver::$driver;
 
-                type Connector = super::$folder::$brand;
+                type Connector = super::$folder::$driver;
             }
         )+
 
         /// Connects to the database that `url` names.
         pub(crate) async fn connect<C: Connect>(url: &str, then: C) -> Result<C::Connected, Error> {
             let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-            match Brand::of_scheme(scheme) {
+            match Driver::of_scheme(scheme) {
                 $(
                     #[cfg(feature = $feature)]
-                    Some(Brand::$brand) => {
-                        then.connect(super::$folder::$brand::from_url(url)?).await
+                    Some(Driver::$driver) => {
+                        then.connect(super::$folder::$driver::from_url(url)?).await
                     }
                 )+
-                #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
-                Some(brand) => Err(not_built(brand.feature(), brand)),
+                #[allow(unreachable_patterns, reason = "reachable in a build without some engine")]
+                Some(driver) => Err(not_built(driver.feature(), driver)),
                 None => Err(Error::InvalidUrl {
                     reason: format!(
                         "its scheme is missing or unknown; rowlock takes {}",
@@ -105,35 +105,35 @@ macro_rules! brands {
 
         /// The migrations of an engine.
         pub(crate) fn migrations(engine: Engine) -> Result<Migrations, Error> {
-            match Brand::of_engine(engine) {
+            match Driver::of_engine(engine) {
                 $(
                     #[cfg(feature = $feature)]
-                    Brand::$brand => Ok(super::$folder::migrations()),
+                    Driver::$driver => Ok(super::$folder::migrations()),
                 )+
-                #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
-                brand => Err(not_built(engine.name(), brand)),
+                #[allow(unreachable_patterns, reason = "reachable in a build without some engine")]
+                driver => Err(not_built(engine.name(), driver)),
             }
         }
 
-        /// The kind of a database error; `None` when its brand is not in this build.
+        /// The kind of a database error; `None` when its engine is not in this build.
         pub(crate) fn fault_kind(error: &dyn DatabaseError) -> Option<FaultKind> {
-            let brands: &[fn(&dyn DatabaseError) -> Option<FaultKind>] = &[
+            let engines: &[fn(&dyn DatabaseError) -> Option<FaultKind>] = &[
                 $(
                     #[cfg(feature = $feature)]
                     super::$folder::fault_kind,
                 )+
             ];
-            brands.iter().find_map(|kind| kind(error))
+            engines.iter().find_map(|kind| kind(error))
         }
 
-        /// The statements that give `user` all rights that rowlock needs at run time in `database`; `scheme` selects the brand.
+        /// The statements that give `user` all rights that rowlock needs at run time in `database`; `scheme` selects the engine.
         pub(super) fn grants(scheme: &str, user: &str, database: &str) -> Option<String> {
-            match Brand::of_scheme(scheme)? {
+            match Driver::of_scheme(scheme)? {
                 $(
                     #[cfg(feature = $feature)]
-                    Brand::$brand => Some(super::$folder::grants(user, database)),
+                    Driver::$driver => Some(super::$folder::grants(user, database)),
                 )+
-                #[allow(unreachable_patterns, reason = "reachable in a build without some brand")]
+                #[allow(unreachable_patterns, reason = "reachable in a build without some engine")]
                 _ => None,
             }
         }
@@ -141,15 +141,15 @@ macro_rules! brands {
 }
 
 // Name (of the connector too), the driver's database type: feature, folder, how a URL begins, its schemes, engines.
-brands! {
+engines! {
     Sqlite, sqlx::Sqlite: "sqlite", sqlite, "sqlite:PATH (a file)", ["sqlite"], [Sqlite];
     Postgres, sqlx::Postgres: "postgres", postgres, "postgres://", ["postgres", "postgresql"], [Postgres];
     MySql, sqlx::MySql: "mysql", mysql, "mysql:// or mariadb://", ["mysql", "mariadb"], [MySql, MariaDb];
 }
 
-fn not_built(engine: &'static str, brand: Brand) -> Error {
+fn not_built(engine: &'static str, driver: Driver) -> Error {
     Error::EngineNotBuilt {
         engine,
-        feature: brand.feature(),
+        feature: driver.feature(),
     }
 }

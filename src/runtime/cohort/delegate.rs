@@ -1,4 +1,4 @@
-//! Scouts: a scout waits in the database for the tasks of its cohort, turn by turn, as long as some wait.
+//! Delegates: a delegate waits in the database for the tasks of its cohort, turn by turn, as long as some wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +24,9 @@ const _: () = assert!(3 * MOST < FURTHEST_AHEAD);
 /// How many fences a lease that lingers has.
 pub(crate) const LINGERING: i64 = 4_096;
 
-/// A scout that is out, for its cohort.
+/// A delegate that is out, for its cohort.
 #[derive(Debug)]
-pub(super) struct Scout {
+pub(super) struct Delegate {
     /// The number of the task for which it was sent.
     number: u64,
     /// `None`: it is about to be spawned.
@@ -35,26 +35,26 @@ pub(super) struct Scout {
     seat: Option<Arc<Seat>>,
 }
 
-impl Scout {
-    /// A scout for a cohort that has none. [`Cohort::send`] sends it.
-    pub(super) fn new(cohort: &Arc<Cohort>, number: u64) -> (Self, Scouting) {
-        let scouting = Scouting {
+impl Delegate {
+    /// A delegate for a cohort that has none. [`Cohort::send`] sends it.
+    pub(super) fn new(cohort: &Arc<Cohort>, number: u64) -> (Self, Delegation) {
+        let delegation = Delegation {
             cohort: Arc::clone(cohort),
             number,
         };
-        let scout = Self {
+        let delegate = Self {
             number,
             task: None,
             seat: None,
         };
-        (scout, scouting)
+        (delegate, delegation)
     }
 
     pub(super) fn has_seat(&self) -> bool {
         self.seat.is_some()
     }
 
-    /// Nobody waits. The scout leaves the queue, before any later release or flush, and ends. If its join is still in flight, the lane that has it
+    /// Nobody waits. The delegate leaves the queue, before any later release or flush, and ends. If its join is still in flight, the lane that has it
     /// leaves the queue.
     pub(super) fn dismiss(self, core: &Core) {
         if let Some(seat) = &self.seat
@@ -69,37 +69,37 @@ impl Scout {
 }
 
 impl Cohort {
-    /// Spawns a scout. (Not while the state is locked: a runtime that has ended drops it at once.)
+    /// Spawns a delegate. (Not while the state is locked: a runtime that has ended drops it at once.)
     pub(super) fn send<F: Future<Output = ()> + Send + 'static>(
         &self,
-        scouting: Scouting,
-        scout: impl FnOnce(Scouting) -> F,
+        delegation: Delegation,
+        delegate: impl FnOnce(Delegation) -> F,
     ) {
-        let number = scouting.number;
-        let task = self.core.own.spawn(scout(scouting)).abort_handle();
-        match &mut self.state().scout {
-            Some(scout) if scout.number == number => scout.task = Some(task),
+        let number = delegation.number;
+        let task = self.core.own.spawn(delegate(delegation)).abort_handle();
+        match &mut self.state().delegate {
+            Some(delegate) if delegate.number == number => delegate.task = Some(task),
             // It was dismissed meanwhile, or has ended.
             _ => task.abort(),
         }
     }
 }
 
-/// What a scout knows of its cohort. When it is dropped, the tasks of the cohort no longer wait for this scout.
+/// What a delegate knows of its cohort. When it is dropped, the tasks of the cohort no longer wait for this delegate.
 #[derive(Debug)]
-pub(crate) struct Scouting {
+pub(crate) struct Delegation {
     cohort: Arc<Cohort>,
     number: u64,
 }
 
-impl Scouting {
-    /// Whether tasks wait. If none does, the scout ends.
+impl Delegation {
+    /// Whether tasks wait. If none does, the delegate ends.
     pub(crate) fn is_awaited(&self) -> bool {
         let mut state = self.cohort.state();
         let is_idle = state.waiting.is_empty();
         let own = state
-            .scout
-            .take_if(|scout| is_idle && scout.number == self.number);
+            .delegate
+            .take_if(|delegate| is_idle && delegate.number == self.number);
         own.is_none() && !is_idle
     }
 
@@ -118,32 +118,32 @@ impl Scouting {
         self.cohort.key.linger.is_some()
     }
 
-    /// The scout has this place.
+    /// The delegate has this place.
     pub(crate) fn sits(&self, seat: &Arc<Seat>) {
         self.set_seat(Some(seat));
     }
 
     fn set_seat(&self, seat: Option<&Arc<Seat>>) {
         let mut state = self.cohort.state();
-        let own = state.scout.as_mut();
-        if let Some(scout) = own.filter(|scout| scout.number == self.number) {
-            scout.seat = seat.map(Arc::clone);
+        let own = state.delegate.as_mut();
+        if let Some(delegate) = own.filter(|delegate| delegate.number == self.number) {
+            delegate.seat = seat.map(Arc::clone);
         }
     }
 
-    /// Why the scout does not get through to the database; `None`: it does.
+    /// Why the delegate does not get through to the database; `None`: it does.
     pub(crate) fn set_trouble(&self, trouble: Option<&Error>) {
         self.cohort.set_trouble(trouble);
     }
 
-    /// The scout has the lease, or an error that ends a wait: the first task gets it.
-    pub(crate) fn scouted(&self, scouted: Result<Guard, Error>) {
+    /// The delegate has the lease, or an error that ends a wait: the first task gets it.
+    pub(crate) fn delivered(&self, delivered: Result<Guard, Error>) {
         self.set_seat(None);
-        if matches!(&scouted, Ok(guard) if !guard.is_held()) {
-            // The scout waits again.
-            return drop(scouted);
+        if matches!(&delivered, Ok(guard) if !guard.is_held()) {
+            // The delegate waits again.
+            return drop(delivered);
         }
-        let kept = match &scouted {
+        let kept = match &delivered {
             Ok(guard) => self.cohort.keep(guard.grant().reserved),
             Err(_) => None,
         };
@@ -152,9 +152,9 @@ impl Scouting {
         let Some((_, first)) = state.waiting.pop_first() else {
             drop(state);
             // Nobody waits any more. Dropping a guard releases the lease.
-            return drop(scouted);
+            return drop(delivered);
         };
-        let word = match scouted {
+        let word = match delivered {
             Ok(guard) => {
                 let fence = guard.grant().fence();
                 let fences = guard.grant().reserved.fences(fence);
@@ -177,10 +177,12 @@ impl Scouting {
     }
 }
 
-impl Drop for Scouting {
+impl Drop for Delegation {
     fn drop(&mut self) {
         let mut state = self.cohort.state();
-        let own = state.scout.take_if(|scout| scout.number == self.number);
+        let own = state
+            .delegate
+            .take_if(|delegate| delegate.number == self.number);
         // It has panicked, or its thread has ended.
         let waiting = own.map(|_| std::mem::take(&mut state.waiting));
         drop(state);

@@ -1,7 +1,7 @@
-//! Errands: operations that may take long. Each runs on a connection of its own.
+//! Slow operations: operations that may take long. Each runs on a connection of its own.
 //!
 //! A forced release waits for the transaction that has the row locked. A list and a cleaning read a whole table. On a lane they
-//! would delay other jobs; on the connection for looks they would delay open transactions. Each errand also has a thread while it
+//! would delay other jobs; on the connection for looks they would delay open transactions. Each slow operation also has a thread while it
 //! runs, because a list of many rows is work for this process too.
 //!
 //! Cleanings run one after the other and take at most one of the places: they are not urgent, and together they could delay a
@@ -20,42 +20,42 @@ use super::tasks::Member;
 use super::threads::own_runtime;
 use crate::model::Moment;
 
-/// How many errands run at a time, each with a connection. The others wait for their turn.
+/// How many slow operations run at a time, each with a connection. The others wait for their turn.
 const MOST: usize = 4;
 
 /// A job that may take long.
 #[derive(Debug)]
-pub(crate) struct Errand {
+pub(crate) struct SlowOp {
     pub(crate) job: Job,
-    pub(crate) kind: ErrandKind,
+    pub(crate) kind: SlowKind,
     pub(crate) member: Member,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ErrandKind {
+pub(crate) enum SlowKind {
     /// It removes rows that are no longer needed.
     Cleaning,
     Other,
 }
 
-impl ErrandKind {
+impl SlowKind {
     /// The name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cleaning => "a cleaning",
-            Self::Other => "an errand",
+            Self::Other => "a slow operation",
         }
     }
 }
 
 #[derive(Debug)]
 pub(crate) enum Order {
-    Run(Errand),
-    /// No more errands will come.
+    Run(SlowOp),
+    /// No more slow operations will come.
     Stop,
 }
 
-/// Runs each errand in a lane that ends with it, until all senders are gone and all errands have ended. An errand's time counts
+/// Runs each slow operation in a lane that ends with it, until all senders are gone and all slow operations have ended. A slow operation's time counts
 /// from the start of its turn.
 pub(super) async fn run(
     mut queue: mpsc::UnboundedReceiver<Order>,
@@ -70,15 +70,15 @@ pub(super) async fn run(
     while is_open || !running.is_empty() {
         let next = select! {
             order = queue.recv(), if is_open && running.len() < MOST => match order {
-                Some(Order::Run(errand)) if errand.kind == ErrandKind::Cleaning && cleaning.is_some() => {
-                    cleanings.push_back(errand);
+                Some(Order::Run(slow)) if slow.kind == SlowKind::Cleaning && cleaning.is_some() => {
+                    cleanings.push_back(slow);
                     None
                 }
-                Some(Order::Run(errand)) => Some(errand),
+                Some(Order::Run(slow)) => Some(slow),
                 Some(Order::Stop) | None => {
                     is_open = false;
                     queue.close();
-                    // Dropping the queued errands tells their callers that they will not run.
+                    // Dropping the queued slow operations tells their callers that they will not run.
                     while queue.try_recv().is_ok() {}
                     cleanings.clear();
                     None
@@ -93,24 +93,24 @@ pub(super) async fn run(
                 }
             }
         };
-        let Some(errand) = next else {
+        let Some(slow) = next else {
             continue;
         };
-        let (mut job, kind) = (errand.job, errand.kind);
-        job.head_mut().fate.give_up = Moment::now() + operation_timeout;
+        let (mut job, kind) = (slow.job, slow.kind);
+        job.head_mut().progress.give_up = Moment::now() + operation_timeout;
         let (sender, alone) = mpsc::unbounded_channel();
         // This function owns the receiver, so the send succeeds.
         let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
         let started = running.spawn_blocking(move || {
-            let _member = errand.member;
+            let _member = slow.member;
             match own_runtime() {
                 Ok(runtime) => runtime.block_on(lane.work()),
-                // Dropping the errand tells its caller that it will not run.
-                Err(error) => tracing::error!(%error, "an errand cannot start a runtime"),
+                // Dropping the slow operation tells its caller that it will not run.
+                Err(error) => tracing::error!(%error, "a slow operation cannot start a runtime"),
             }
         });
-        if kind == ErrandKind::Cleaning {
+        if kind == SlowKind::Cleaning {
             cleaning = Some(started.id());
         }
     }
