@@ -173,7 +173,7 @@ impl Core {
         });
         let lane = &self.lanes[number];
         self.hand_in(&lane.jobs, job);
-        lane.callers.one_came();
+        lane.home.note();
     }
 
     /// A lane ends before its senders when the client shuts down or the lane's thread panicked.

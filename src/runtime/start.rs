@@ -57,15 +57,15 @@ impl Core {
             }
         };
         let lanes: Vec<LaneHandle> = senders.into_iter().map(LaneHandle::new).collect();
-        let awaited: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.callers)).collect();
+        let homes: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.home)).collect();
         let (preparing, timeout) = (settings.preparing, settings.operation_timeout);
         let tasks = Tasks::default();
         spawn(LANES, &target, (&tasks, Kind::Lanes), move || {
             let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
             let aside = lanes.pop();
-            let awaiting = lanes.into_iter().zip(&awaited);
-            let awaiting = awaiting.map(|(lane, of)| lane.with_callers(of, C::LARGE_BATCH));
-            let lanes = awaiting.chain(aside).collect();
+            let lanes = lanes.into_iter().zip(&homes);
+            let lanes = lanes.map(|(lane, home)| lane.with_home(home));
+            let lanes = lanes.chain(aside).collect();
             run_lanes(lanes, slow::run(orders, lane, timeout), preparing, ready)
         })?;
         let FirstConnection {

@@ -112,9 +112,6 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     /// The useful number of lanes: more than one only where the server runs several statements at once.
     const LANES: usize;
 
-    /// After a batch of so many jobs, a lane lets the callers come back before it sends the next batch.
-    const LARGE_BATCH: usize = usize::MAX;
-
     /// From so many operations of a batch on, releases and acquires share a statement.
     const EXCHANGE_FROM: usize = 0;
 

@@ -114,7 +114,7 @@ impl Lane {
                 Next::Then(job) => then.push(job),
             }
         }
-        self.post.send(answers, self.callers.home.take());
+        self.post.send(answers, self.home.take());
         self.not_sent(first);
         then
     }

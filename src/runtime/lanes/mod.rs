@@ -3,9 +3,8 @@
 //! # Overview
 //!
 //! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per name, and sends
-//! each verb as one statement. Operations that arrive meanwhile form the next batch. An operation alone leaves at once. Only after a
-//! large batch a lane may [wait](callers) until its callers have come back, so that the next statement is large too. Answers go to their
-//! callers [together](post).
+//! each verb as one statement. Operations that arrive meanwhile form the next batch. An operation alone leaves at once. Answers
+//! go to their callers [together](post).
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
 //! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put off.
@@ -29,7 +28,6 @@
 //!   as the lease could last (10 minutes at most).
 
 mod batch;
-mod callers;
 mod failure;
 mod pending;
 mod place;
@@ -52,9 +50,8 @@ use crate::model::{FaultKind, Moment, Unfinished};
 use crate::runtime::timer::sleep_until;
 use crate::store::fault::Fault;
 use crate::store::{Connection, RequestLimit};
-pub(crate) use callers::Callers;
-use callers::Return;
 use pending::Pending;
+pub(crate) use post::Home;
 use post::Post;
 pub(crate) use room::MAX_BYTES;
 use trouble::Trouble;
@@ -82,13 +79,13 @@ pub(crate) struct Report {
 #[derive(Debug)]
 pub(crate) struct LaneHandle {
     pub(crate) jobs: mpsc::UnboundedSender<Message>,
-    pub(crate) callers: Arc<Callers>,
+    pub(crate) home: Arc<Home>,
 }
 
 impl LaneHandle {
     pub(crate) fn new(jobs: mpsc::UnboundedSender<Message>) -> Self {
-        let callers = Arc::default();
-        Self { jobs, callers }
+        let home = Arc::default();
+        Self { jobs, home }
     }
 }
 
@@ -111,8 +108,8 @@ pub(crate) struct Lane {
     /// The questions without an answer yet.
     reports: Vec<Report>,
     is_stopped: bool,
-    callers: Arc<Callers>,
-    back: Return,
+    /// Where its callers wait.
+    home: Arc<Home>,
     post: Post,
     /// From so many on, releases and acquires share a statement.
     exchange_from: usize,
@@ -138,8 +135,7 @@ impl Lane {
             jitter: 0.0,
             reports: Vec::new(),
             is_stopped: false,
-            callers: Arc::default(),
-            back: Return::never(),
+            home: Arc::default(),
             post: Post::default(),
             exchange_from: 0,
         }
@@ -153,11 +149,10 @@ impl Lane {
         }
     }
 
-    /// A lane that knows its callers. After a batch of at least `large` jobs it waits for them to come back.
-    pub(crate) fn with_callers(self, callers: &Arc<Callers>, large: usize) -> Self {
+    /// A lane that knows where its callers wait.
+    pub(crate) fn with_home(self, home: &Arc<Home>) -> Self {
         Self {
-            callers: Arc::clone(callers),
-            back: Return::from(large),
+            home: Arc::clone(home),
             ..self
         }
     }
@@ -167,15 +162,7 @@ impl Lane {
         while self.gather().await {
             if self.connect().await {
                 let batch = self.pick();
-                let (count, began) = (batch.len(), Moment::now());
                 self.execute(batch).await;
-                let went_well = self.link.is_connected() && !self.refused;
-                if went_well {
-                    let here = self.queue.len() + self.pending.ready();
-                    let took = began.elapsed();
-                    let back = self.back.wait(&self.callers, count, here, took);
-                    self.post.beside(back).await;
-                }
             }
         }
         self.post.deliver_all();

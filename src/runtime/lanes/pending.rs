@@ -118,11 +118,6 @@ impl Pending {
         !self.flushes.is_empty()
     }
 
-    /// The number of jobs to send now.
-    pub(super) fn ready(&self) -> usize {
-        self.ready.len()
-    }
-
     /// Whether there is no job to send now.
     pub(super) fn is_idle(&self) -> bool {
         self.ready.is_empty()

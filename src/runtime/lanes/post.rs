@@ -37,7 +37,7 @@ pub(crate) struct Home {
 
 impl Home {
     /// A caller is here.
-    pub(super) fn note(&self) {
+    pub(crate) fn note(&self) {
         if self.is_known.load(Ordering::Relaxed) {
             return;
         }

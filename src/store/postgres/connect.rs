@@ -173,9 +173,6 @@ impl Connector for Postgres {
 
     const LANES: usize = 2;
 
-    /// A statement with its commit costs as much as the rows of some 40 jobs.
-    const LARGE_BATCH: usize = 32;
-
     /// A release alone does not wait for the disk. So a few releases are answered sooner than the acquires that arrived with them, and
     /// their callers come back sooner. For many the work of another statement costs more.
     const EXCHANGE_FROM: usize = 48;

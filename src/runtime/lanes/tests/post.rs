@@ -23,7 +23,7 @@ async fn posted(patience: Duration) -> (Bench, Blocked) {
     let home = Blocked::new();
     {
         let _entered = home.handle().enter();
-        bench.lane.callers.one_came();
+        bench.lane.home.note();
     }
     bench.lane.execute(batch).await;
     bench.lane.post.late_at = Some(Moment::now() + patience);
