@@ -143,3 +143,31 @@ fn every_link_leads_somewhere() {
     assert!(count > 50, "{count} links only");
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
+
+/// The last column of a table of schedules.
+#[test]
+fn every_schedule_names_a_test_that_exists() {
+    let tests = ["src", "tests"]
+        .iter()
+        .flat_map(|below| crate::files(below));
+    let tests: String = tests.map(|(_, text)| text).collect();
+    let mut count = 0;
+    for path in documents() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for table in text.split("| schedule | what comes of it |").skip(1) {
+            let rows = table
+                .lines()
+                .skip(2)
+                .take_while(|line| line.starts_with('|'));
+            for row in rows {
+                let test = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+                let name = test.trim_matches('`');
+                let is_there = tests.contains(&format!("fn {name}"))
+                    || tests.contains(&format!("(\"{name}\", "));
+                assert!(is_there, "{}: no test is called {test}", path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 30, "{count} schedules only");
+}
