@@ -28,43 +28,49 @@
 //!   commit together.
 //! - [`InTx`] has locks that belong to a transaction: [pessimistic](LockInTx) and [optimistic](Version) ones.
 //!   [`Retry`] runs a transaction again after a conflict.
-//! - [`RwLock`] has many readers or one writer, and [`Semaphore`] permits up to a capacity, for all processes. [`MultiLock`] takes several
-//!   names, all or nothing.
-//! - [`Lock::in_session`] takes a lock that ends with the client's session: one statement renews the session with all its locks.
-//! - [`Owner`] can enter again a lock that it holds. For owners with [names](Owner::named) rowlock finds deadlocks, in whatever processes
-//!   they are.
-//! - [`Rowlock::list`], [`holders`](Rowlock::holders), [`waiters`](Rowlock::waiters) and [`sessions`](Rowlock::sessions) show an operator who
-//!   holds what and who waits for it.
+//! - [`RwLock`] has many readers or one writer, and [`Semaphore`] permits up to a capacity, for all processes.
+//!   [`MultiLock`] takes several names, all or nothing.
+//! - [`Lock::in_session`] takes a lock that ends with the client's session: one statement renews the session with all
+//!   its locks.
+//! - [`Owner`] can enter again a lock that it holds. For owners with [names](Owner::named) rowlock finds deadlocks, in
+//!   whatever processes they are.
+//! - [`Rowlock::list`], [`holders`](Rowlock::holders), [`waiters`](Rowlock::waiters) and
+//!   [`sessions`](Rowlock::sessions) show an operator who holds what and who waits for it.
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
-//! - The attribute `#[locked]` makes a function hold a lock while it runs, and `#[idempotent]` makes a call take effect once (feature `macros`).
-//! - The crate [`rowlock-recipes`](https://docs.rs/rowlock-recipes) has what programs build from these: scheduled jobs, leader elections, locks over
-//!   several databases, striped counters, inboxes for queues and webhooks. [`attributes`] has the functions behind the attributes.
+//! - The attribute `#[locked]` makes a function hold a lock while it runs, and `#[idempotent]` makes a call take
+//!   effect once (feature `macros`).
+//! - The crate [`rowlock-recipes`](https://docs.rs/rowlock-recipes) has what programs build from these: scheduled
+//!   jobs, leader elections, locks over several databases, striped counters, inboxes for queues and webhooks.
+//!   [`attributes`] has the functions behind the attributes.
 //! - [`Rowlock::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
-//! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum and tower.
-//!   To write your own layer, use [`begin_http`](Idempotency::begin_http).
+//! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum
+//!   and tower. To write your own layer, use [`begin_http`](Idempotency::begin_http).
 //! - [`Error`] says what went wrong and what to do next. Contention is not an error.
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too); `macros` (default): the attributes. Connections to PostgreSQL, MySQL and MariaDB support TLS, by rustls.
+//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too); `macros` (default): the attributes.
+//! Connections to PostgreSQL, MySQL and MariaDB support TLS, by rustls.
 //!
 //! # Runtime
 //!
-//! Call rowlock in a tokio runtime. Its connections and renewals have threads of their own. So asking once (without an owner that several
-//! tasks share) and releasing need no timers in the caller's runtime. (Under load, one short task of your runtime delivers many answers.) Every call that waits needs them:
-//! [`Lock::acquire`], [`Held::with`], [`Rowlock::flush`], every call in a transaction, every `wait`. `#[tokio::main]` and
-//! `#[tokio::test]` have timers; a runtime that you build yourself needs `enable_time` or `enable_all`. Without timers such a call
-//! panics when it must wait.
+//! Call rowlock in a tokio runtime. Its connections and renewals have threads of their own. So asking once (without an
+//! owner that several tasks share) and releasing need no timers in the caller's runtime. (Under load, one short task
+//! of your runtime delivers many answers.) Every call that waits needs them: [`Lock::acquire`], [`Held::with`],
+//! [`Rowlock::flush`], every call in a transaction, every `wait`. `#[tokio::main]` and `#[tokio::test]` have timers; a
+//! runtime that you build yourself needs `enable_time` or `enable_all`. Without timers such a call panics when it must
+//! wait.
 //!
 //! # Tables
 //!
 //! Connecting creates or updates the tables `rowlock_lock`, `rowlock_database`, `rowlock_idempotency`,
-//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter`, `rowlock_waiting_owner`, `rowlock_run` and `rowlock_schema_history`,
-//! under a lock in the database. [`Builder::migrate`] switches that off; [`migration_sql`] returns the SQL for a DBA. At run
-//! time rowlock needs only SELECT, INSERT, UPDATE and DELETE on them. On PostgreSQL, connecting also creates the functions
-//! `rowlock_*_v1`, which every user may run unless an administrator has changed that.
+//! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter`, `rowlock_waiting_owner`,
+//! `rowlock_run` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off;
+//! [`migration_sql`] returns the SQL for a DBA. At run time rowlock needs only SELECT, INSERT, UPDATE and DELETE on
+//! them. On PostgreSQL, connecting also creates the functions `rowlock_*_v1`, which every user may run unless an
+//! administrator has changed that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),
@@ -104,10 +110,10 @@ pub use lock::{
     Semaphore, TryAcquire, TryLock, Version, one_changed,
 };
 pub use model::{
-    Blocked, Busy, Cause, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
+    Blocked, Busy, Cause, ConnectError, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
     FingerprintPieces, FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name,
-    Outcome, RecordKey, ReleaseOutcome, RunInfo, RunState, SessionInfo, Subject, Unfinished,
-    UnknownEngine, WaiterInfo,
+    Outcome, RecordError, RecordKey, ReleaseOutcome, RunInfo, RunState, SchemaError, SessionInfo,
+    Subject, TransactionError, Unfinished, UnknownEngine, WaiterInfo,
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};

@@ -1,5 +1,5 @@
-//! The cost of idempotency: a business transaction of two statements with and without it, and replays, with 32 tasks. Once
-//! with 1,000 records in the table, and once with a million, while the cleaner removes a part of them.
+//! The cost of idempotency: a business transaction of two statements with and without it, and replays, with 32 tasks.
+//! Once with 1,000 records in the table, and once with a million, while the cleaner removes a part of them.
 //!
 //! The server waits for the disk at each commit. The results are medians of several rounds.
 

@@ -1,5 +1,5 @@
-//! Leases compared with bare SQL in the same run: the time of one operation, and pairs of acquire and release per second. The
-//! results are medians of several rounds. The servers wait for the disk.
+//! Leases compared with bare SQL in the same run: the time of one operation, and pairs of acquire and release per
+//! second. The results are medians of several rounds. The servers wait for the disk.
 
 mod bare;
 mod figures;
@@ -69,8 +69,8 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The time to wake a task on another thread and to be woken by it. Every operation pays this, because a lane on another thread
-/// sends it.
+/// The time to wake a task on another thread and to be woken by it. Every operation pays this, because a lane on
+/// another thread sends it.
 async fn hand_over(arguments: &Arguments) -> Result<f64, Failure> {
     let (sender, mut queue) =
         tokio::sync::mpsc::unbounded_channel::<tokio::sync::oneshot::Sender<()>>();

@@ -1,5 +1,5 @@
-//! How many leases a client can hold: many leases of one TTL (or as many locks in one session), and a few urgent leases of a short
-//! TTL. Prints how many leases were lost, the cost of the renewals, and the client's warnings.
+//! How many leases a client can hold: many leases of one TTL (or as many locks in one session), and a few urgent
+//! leases of a short TTL. Prints how many leases were lost, the cost of the renewals, and the client's warnings.
 
 mod servers;
 
@@ -129,7 +129,8 @@ async fn acquire(
     count: usize,
     settings: impl Fn(Lock) -> Lock,
 ) -> Result<Vec<Held>, Failure> {
-    // Each task acquires its share, one after the other. (A task for each lease would leave its own memory in the figures.)
+    // Each task acquires its share, one after the other. (A task for each lease would leave its own memory in the
+    // figures.)
     let mut tasks = JoinSet::new();
     for first in 0..AT_ONCE {
         let numbers = (first..count).step_by(AT_ONCE);

@@ -1,6 +1,8 @@
-//! Many replays at once through the HTTP layer: duplicates of one key beside replays of as many keys, and large replays beside a stranger's claim.
+//! Many replays at once through the HTTP layer: duplicates of one key beside replays of as many keys, and large
+//! replays beside a stranger's claim.
 //!
-//! The server waits for the disk at each commit. The clients of the large replays, and the stranger, have threads of their own, on the same cores. The results are medians of several rounds.
+//! The server waits for the disk at each commit. The clients of the large replays, and the stranger, have threads of
+//! their own, on the same cores. The results are medians of several rounds.
 
 #[allow(dead_code, reason = "what one benchmark never needs, another one does")]
 mod figures;

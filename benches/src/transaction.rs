@@ -1,5 +1,6 @@
-//! The cost of a lock in a business transaction of one update: a pin, a pessimistic lock, and an optimistic lock with one
-//! conflict in a hundred transactions. The results are medians of several rounds. The server waits for the disk at each commit.
+//! The cost of a lock in a business transaction of one update: a pin, a pessimistic lock, and an optimistic lock with
+//! one conflict in a hundred transactions. The results are medians of several rounds. The server waits for the disk at
+//! each commit.
 
 mod figures;
 mod servers;
@@ -84,8 +85,8 @@ impl Shop {
         }).await)
     }
 
-    /// Runs one optimistic transaction. With `conflict`, another transaction is granted the name between this transaction's read
-    /// and its commit. Returns the time of that other transaction, which does not count.
+    /// Runs one optimistic transaction. With `conflict`, another transaction is granted the name between this
+    /// transaction's read and its commit. Returns the time of that other transaction, which does not count.
     async fn optimistic(&self, rowlock: &Rowlock, conflict: bool) -> Result<Duration, Error> {
         let others = std::sync::Mutex::new((conflict, Duration::ZERO));
         let them = &others;

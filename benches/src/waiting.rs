@@ -1,4 +1,5 @@
-//! What waiting costs: the time from one client's release to another client's guard, and the statements of 1,000 tasks that wait.
+//! What waiting costs: the time from one client's release to another client's guard, and the statements of 1,000 tasks
+//! that wait.
 
 mod figures;
 mod servers;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rowlock::{Builder, Error, Rowlock};
+use rowlock::{Builder, ConnectError, Error, Rowlock};
 use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::out::tell;
@@ -33,7 +33,8 @@ async fn connect(builder: Builder, url: &str) -> Result<Rowlock, Error> {
     Ok(CLIENT.get_or_init(|| rowlock).clone())
 }
 
-/// Ends the client, and with it its connections: a SQLite file without other users has all its data in itself then, and no log beside it.
+/// Ends the client, and with it its connections: a SQLite file without other users has all its data in itself then,
+/// and no log beside it.
 pub(crate) async fn close() {
     if let Some(rowlock) = CLIENT.get() {
         rowlock.shutdown(CLOSING).await;
@@ -46,8 +47,8 @@ pub(crate) async fn make_in_quarantine(url: &str, time: Duration) -> Result<Rowl
     connect(builder().quarantine(time), url).await
 }
 
-/// [`make`], for a client that waits for locks and holds them. If it is killed while it waits, its place in the queue ends with its session:
-/// after the same time as the lock would.
+/// [`make`], for a client that waits for locks and holds them. If it is killed while it waits, its place in the queue
+/// ends with its session: after the same time as the lock would.
 pub(crate) async fn make_for(url: &str, ttl: Duration) -> Result<Rowlock, Error> {
     check(url)?;
     connect(builder().session_ttl(ttl), url).await
@@ -126,7 +127,7 @@ pub(crate) fn tell_made(file: &Path) {
 }
 
 fn check(url: &str) -> Result<(), Error> {
-    let refuse = |reason: String| Err(Error::InvalidUrl { reason });
+    let refuse = |reason: String| Err(Error::Connect(ConnectError::InvalidUrl { reason }));
     if url.is_empty() {
         return refuse(format!(
             "it is empty: give a URL with --url or {VARIABLE}, or unset {VARIABLE} to use {DEFAULT}"

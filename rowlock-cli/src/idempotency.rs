@@ -7,7 +7,9 @@ use crate::out::say;
 use crate::records::{print_list, print_one, url_argument, whole};
 use crate::reset::Reset;
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
-use rowlock::{Cleaned, Error, Idempotency, Outcome, RecordKey, RecordState, Resolution, Rowlock};
+use rowlock::{
+    Cleaned, Error, Idempotency, Outcome, RecordError, RecordKey, RecordState, Resolution, Rowlock,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -38,13 +40,15 @@ pub(crate) enum Command {
     },
     /// Let a poisoned record run again
     ///
-    /// The next request with this key runs the work again. It does not repeat finished steps. A record that is done cannot run
-    /// again. With --state poisoned, all poisoned records are reset (of one scope, or since a time), as after a crash loop.
+    /// The next request with this key runs the work again. It does not repeat finished steps. A record that is done
+    /// cannot run again. With --state poisoned, all poisoned records are reset (of one scope, or since a time), as
+    /// after a crash loop.
     Reset(Reset),
     /// Decide whether the step of an unknown record happened
     ///
-    /// Find out first (for example, ask the payment provider), and make sure that the step cannot still happen later. After
-    /// `--happened`, the next request with this key goes on after the step. After `--not-happened`, it runs the step.
+    /// Find out first (for example, ask the payment provider), and make sure that the step cannot still happen later.
+    /// After `--happened`, the next request with this key goes on after the step. After `--not-happened`, it runs the
+    /// step.
     #[command(group = clap::ArgGroup::new("what").required(true).args(["happened", "not_happened"]))]
     Resolve {
         #[command(flatten)]
@@ -196,7 +200,7 @@ async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Resu
     match found {
         _ if json => show::print_json(&found.map(|info| whole(&info, &steps)))?,
         Some(info) => print_one(&info, &steps, url)?,
-        None => say!("{}", Error::NoSuchRecord { record })?,
+        None => say!("{}", Error::Record(RecordError::Missing { record }))?,
     }
     Ok(code)
 }
@@ -220,9 +224,11 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
 /// The exit code when a record cannot be shown, reset or resolved.
 pub(crate) fn code(error: &Error) -> Option<u8> {
     match error {
-        Error::InvalidKey { .. } | Error::OutcomeTooLarge { .. } => Some(USAGE),
-        Error::NoSuchRecord { .. } => Some(ABSENT),
-        Error::NotDecided { .. } => Some(FAILED),
+        Error::InvalidKey { .. } | Error::Record(RecordError::OutcomeTooLarge { .. }) => {
+            Some(USAGE)
+        }
+        Error::Record(RecordError::Missing { .. }) => Some(ABSENT),
+        Error::Record(RecordError::NotDecided { .. }) => Some(FAILED),
         _ => None,
     }
 }

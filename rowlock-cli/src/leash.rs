@@ -1,8 +1,8 @@
 //! A command that ends when the process that holds its lock is killed.
 //!
-//! After a SIGKILL, `rowlock run` cannot stop its command. So `rowlock run` starts a second `rowlock`, which asks the kernel for
-//! a SIGTERM at the death of its parent, and then becomes the command. The request survives execve (prctl(2),
-//! `PR_SET_PDEATHSIG`), unless the command is set-user-ID.
+//! After a SIGKILL, `rowlock run` cannot stop its command. So `rowlock run` starts a second `rowlock`, which asks the
+//! kernel for a SIGTERM at the death of its parent, and then becomes the command. The request survives execve
+//! (prctl(2), `PR_SET_PDEATHSIG`), unless the command is set-user-ID.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -34,8 +34,8 @@ pub(crate) fn program() -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// The program that runs here, also after its file was replaced or removed, as an upgrade does: the link leads to the file, not to its name
-/// (`proc_pid_exe(5)`).
+/// The program that runs here, also after its file was replaced or removed, as an upgrade does: the link leads to the
+/// file, not to its name (`proc_pid_exe(5)`).
 #[cfg(target_os = "linux")]
 #[expect(clippy::unnecessary_wraps, reason = "elsewhere it may fail")]
 fn itself() -> std::io::Result<PathBuf> {

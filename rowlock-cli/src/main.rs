@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use rowlock::{Engine, Error, Name, Rowlock};
+use rowlock::{ConnectError, Engine, Error, Name, RecordError, Rowlock};
 
 /// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
 const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
@@ -98,14 +98,14 @@ struct Arguments {
 enum Command {
     /// Run a command while holding a lock
     ///
-    /// The command runs in a new process group, with ROWLOCK_NAME and ROWLOCK_FENCE in its environment. rowlock passes signals
-    /// on to it, SIGCONT too. A signal that was ignored when rowlock started (under nohup, for example) stays ignored. When the lock is
-    /// lost, rowlock sends SIGTERM to the group, and after the grace SIGKILL.
+    /// The command runs in a new process group, with ROWLOCK_NAME and ROWLOCK_FENCE in its environment. rowlock passes
+    /// signals on to it, SIGCONT too. A signal that was ignored when rowlock started (under nohup, for example) stays
+    /// ignored. When the lock is lost, rowlock sends SIGTERM to the group, and after the grace SIGKILL.
     ///
-    /// Ctrl-Z stops the command and rowlock; fg or bg continues both. Nothing renews the lock while rowlock is stopped. After
-    /// the TTL another process may get the lock; then rowlock ends the command as soon as both continue. When only the
-    /// command is stopped (by SIGSTOP, or without a terminal), rowlock still renews the lock, and SIGCONT to rowlock continues
-    /// the command.
+    /// Ctrl-Z stops the command and rowlock; fg or bg continues both. Nothing renews the lock while rowlock is
+    /// stopped. After the TTL another process may get the lock; then rowlock ends the command as soon as both
+    /// continue. When only the command is stopped (by SIGSTOP, or without a terminal), rowlock still renews the lock,
+    /// and SIGCONT to rowlock continues the command.
     Run(run::Run),
     /// List the held locks, and who waits for each
     Ls {
@@ -123,7 +123,8 @@ enum Command {
     },
     /// List the jobs, with the last run of each
     ///
-    /// `rowlock run --at-least-for` records its runs, and so does a program that uses `Job` or `begin_run`. They are kept for 400 days.
+    /// `rowlock run --at-least-for` records its runs, and so does a program that uses `Job` or `begin_run`. They are
+    /// kept for 400 days.
     Jobs {
         /// Print a JSON array: one object per job.
         #[arg(long)]
@@ -131,10 +132,10 @@ enum Command {
     },
     /// Grant nothing for a time, because the database may have forgotten its last commits
     ///
-    /// After a failover to a standby that lacked the last commits, after a crash with relaxed durability, or after restoring a backup, a
-    /// holder may have a lease of which the database knows nothing. Run this before clients reach the database. An empty database gets
-    /// its tables, in quarantine from the start. Leases that it has not forgotten go on. Without an option, this tells how long the
-    /// quarantine lasts.
+    /// After a failover to a standby that lacked the last commits, after a crash with relaxed durability, or after
+    /// restoring a backup, a holder may have a lease of which the database knows nothing. Run this before clients
+    /// reach the database. An empty database gets its tables, in quarantine from the start. Leases that it has not
+    /// forgotten go on. Without an option, this tells how long the quarantine lasts.
     Quarantine(quarantine::Quarantine),
     /// Show who holds a lock, a read/write lock or a semaphore, and who waits for it
     ///
@@ -148,9 +149,9 @@ enum Command {
     },
     /// Free a lock, even if a process holds it
     ///
-    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working. Of a
-    /// semaphore it frees all permits, of a read/write lock the writer or all readers, and prints a line for each. It frees no
-    /// permit that a transaction has pinned: then it frees the others, and fails.
+    /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working.
+    /// Of a semaphore it frees all permits, of a read/write lock the writer or all readers, and prints a line for
+    /// each. It frees no permit that a transaction has pinned: then it frees the others, and fails.
     Release {
         /// The lock.
         name: Name,
@@ -160,8 +161,8 @@ enum Command {
     },
     /// Change the capacity of a semaphore, even while permits of it are held
     ///
-    /// With a larger capacity, waiters get permits at once. With a smaller one no process loses a permit, and there are no new permits
-    /// until enough are released. From now on, `run --permits N/M` needs the new capacity as its M.
+    /// With a larger capacity, waiters get permits at once. With a smaller one no process loses a permit, and there
+    /// are no new permits until enough are released. From now on, `run --permits N/M` needs the new capacity as its M.
     SetCapacity {
         /// The semaphore. If the database does not have it yet, it is made.
         name: Name,
@@ -171,8 +172,9 @@ enum Command {
     },
     /// Forget a name that no one holds or waits for, so that it may become something else
     ///
-    /// A name is used as a lock, as a read/write lock, or as a semaphore of one capacity, until ten days after its last use. This
-    /// removes its row at once. The exit code is 75 when the name is held, pinned by a transaction, or waited for.
+    /// A name is used as a lock, as a read/write lock, or as a semaphore of one capacity, until ten days after its
+    /// last use. This removes its row at once. The exit code is 75 when the name is held, pinned by a transaction, or
+    /// waited for.
     Forget {
         /// The name.
         name: Name,
@@ -223,28 +225,22 @@ impl Failure {
                 Error::InvalidName { .. }
                 | Error::InvalidDuration { .. }
                 | Error::InvalidSetting { .. }
-                | Error::InvalidUrl { .. }
-                | Error::EngineNotBuilt { .. }
+                | Error::Connect(
+                    ConnectError::InvalidUrl { .. } | ConnectError::EngineNotBuilt { .. },
+                )
                 | Error::WrongKind { .. } => USAGE,
                 Error::Unreachable { .. }
                 | Error::ReadOnly { .. }
-                | Error::LoginRefused { .. }
-                | Error::NoSuchDatabase { .. }
-                | Error::Unwritable { .. }
+                | Error::Connect(
+                    ConnectError::LoginRefused { .. }
+                    | ConnectError::NoSuchDatabase { .. }
+                    | ConnectError::Unwritable { .. },
+                )
                 | Error::OutcomeUnknown { .. } => UNAVAILABLE,
                 Error::WaitTimeout { .. } | Error::QueueFull { .. } => NOT_ACQUIRED,
                 Error::Lost { .. } => LOST,
-                Error::CorruptRow { .. } | Error::CorruptRecord { .. } => DAMAGED,
-                Error::Denied { .. }
-                | Error::ServerTooOld { .. }
-                | Error::NoSchema { .. }
-                | Error::SchemaMissing { .. }
-                | Error::SchemaOlder { .. }
-                | Error::SchemaNewer { .. }
-                | Error::SchemaChanged { .. }
-                | Error::SchemaDamaged { .. }
-                | Error::MigrationDenied { .. }
-                | Error::MigrationFailed { .. } => NOT_SET_UP,
+                Error::CorruptRow { .. } | Error::Record(RecordError::Corrupt { .. }) => DAMAGED,
+                Error::Denied { .. } | Error::Connect(_) | Error::Schema(_) => NOT_SET_UP,
                 other => idempotency::code(other).unwrap_or(FAILED),
             },
         }
@@ -283,7 +279,8 @@ fn main() -> ExitCode {
         .with_writer(std::io::stderr)
         .init();
 
-    // One thread is enough. The main thread must start the child: the child gets SIGTERM when the thread that started it ends.
+    // One thread is enough. The main thread must start the child: the child gets SIGTERM when the thread that started
+    // it ends.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -310,7 +307,8 @@ fn has_colours() -> bool {
     std::io::stderr().is_terminal() && !is_off
 }
 
-/// Says where `--` belongs when the command of `run` stands without it, and how `run` takes a name that begins with a dash.
+/// Says where `--` belongs when the command of `run` stands without it, and how `run` takes a name that begins with a
+/// dash.
 fn with_hint(mut error: clap::Error) -> clap::Error {
     let said = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let word = said(ContextKind::InvalidArg);

@@ -1,4 +1,5 @@
-//! What the command prints. A reader that goes away early (`rowlock ls | head`) is no error, and ends nothing but the printing.
+//! What the command prints. A reader that goes away early (`rowlock ls | head`) is no error, and ends nothing but the
+//! printing.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
@@ -28,7 +29,8 @@ pub(crate) fn print(text: Arguments<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Prints a line on standard error. This may fail: nobody reads it, or another process group has the terminal. Then the command goes on.
+/// Prints a line on standard error. This may fail: nobody reads it, or another process group has the terminal. Then
+/// the command goes on.
 pub(crate) fn tell(text: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "rowlock: {text}");
 }

@@ -13,7 +13,8 @@ use crate::{Failure, database, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct Quarantine {
-    /// How long, from now on: at least the longest TTL, `--at-least-for` or lease that is in use, and three times the session TTL. A quarantine that lasts longer stays.
+    /// How long, from now on: at least the longest TTL, `--at-least-for` or lease that is in use, and three times the
+    /// session TTL. A quarantine that lasts longer stays.
     #[arg(long = "for", value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, conflicts_with = "end")]
     time: Option<Duration>,
     /// End the quarantine now: it is certain that no lease was forgotten.

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 use clap::Args;
-use rowlock::{Error, Idempotency, RecordState};
+use rowlock::{Error, Idempotency, RecordError, RecordState};
 
 use crate::Failure;
 use crate::idempotency::{bytes, record};
@@ -30,7 +30,8 @@ pub(crate) struct Reset {
         allow_hyphen_values = true
     )]
     only: Option<String>,
-    /// With --state: only records whose last attempt began then or later, by the database's clock: as `rowlock idempotency ls` prints it, or RFC 3339.
+    /// With --state: only records whose last attempt began then or later, by the database's clock: as `rowlock
+    /// idempotency ls` prints it, or RFC 3339.
     #[arg(long, value_name = "TIME", requires = "state", conflicts_with = "scope", value_parser = time)]
     since: Option<DateTime<Utc>>,
 }
@@ -79,7 +80,11 @@ impl Reset {
                     say!("reset {record}")?;
                 }
                 // It is as the operator wants it, or has changed since.
-                Err(error @ (Error::NotDecided { .. } | Error::NoSuchRecord { .. })) => {
+                Err(
+                    error @ Error::Record(
+                        RecordError::NotDecided { .. } | RecordError::Missing { .. },
+                    ),
+                ) => {
                     tell(format_args!("{error}"));
                 }
                 Err(error) => return Err(error.into()),

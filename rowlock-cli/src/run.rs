@@ -37,12 +37,12 @@ pub(crate) struct Run {
         conflicts_with = "name"
     )]
     dashed: Option<Name>,
-    /// How long the lock stays held if this process crashes, or its place in the queue stays taken: 100ms to 24h. rowlock renews
-    /// both before they expire.
+    /// How long the lock stays held if this process crashes, or its place in the queue stays taken: 100ms to 24h.
+    /// rowlock renews both before they expire.
     #[arg(long, value_parser = duration::parse, default_value = "30s", allow_hyphen_values = true)]
     ttl: Duration,
-    /// How long to wait for the lock, and for a database that is not reachable yet. Without it, rowlock waits for the lock for
-    /// ever, but tries the first connection only once.
+    /// How long to wait for the lock, and for a database that is not reachable yet. Without it, rowlock waits for the
+    /// lock for ever, but tries the first connection only once.
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true)]
     wait: Option<Duration>,
     /// Do not wait for the lock: exit with 75 if it is held.
@@ -155,14 +155,16 @@ impl Run {
             tokio::select! {
                 Some(()) = children.recv() => match change(group) {
                     // Ctrl-Z. We stop with the command, and with our whole group, so that the shell comes back.
-                    // Nothing renews the lock while we are stopped. If that lasts longer than the TTL, the lock is lost.
+                    // Nothing renews the lock while we are stopped. If that lasts longer than the TTL, the lock is
+                    // lost.
                     Some(Change::Stopped(Signal::SIGTSTP)) if Terminal::is_there() => {
                         suspend(group, &mut terminal, held, stop_with_group);
                         resume(group, held);
                     }
-                    // The command used the terminal when it was not lent to it: before we lent it, or after we took it back. If we
-                    // have the terminal now, we lend it. Otherwise we stop, too. If no shell would continue us, the kernel does
-                    // not stop us. Then the command stays stopped, because it would use the terminal again and again.
+                    // The command used the terminal when it was not lent to it: before we lent it, or after we took it
+                    // back. If we have the terminal now, we lend it. Otherwise we stop, too. If no shell would
+                    // continue us, the kernel does not stop us. Then the command stays stopped, because it would use
+                    // the terminal again and again.
                     Some(Change::Stopped(by @ (Signal::SIGTTIN | Signal::SIGTTOU)))
                         if Terminal::is_there() =>
                     {
@@ -180,8 +182,8 @@ impl Run {
                             }
                         }
                     }
-                    // Another process stopped the command, and may continue it without us. So we stay awake, renew the lock, and
-                    // take the terminal back.
+                    // Another process stopped the command, and may continue it without us. So we stay awake, renew the
+                    // lock, and take the terminal back.
                     Some(Change::Stopped(by)) => {
                         drop(terminal.take());
                         tell(format_args!(
@@ -212,8 +214,8 @@ impl Run {
                 // The command may already be gone; then its status arrives soon.
                 Some(signal) = signals.recv() => {
                     let _ = killpg(group, signal);
-                    // A stopped command does not get the signal. We may not know yet that it is stopped; SIGCONT to a running
-                    // command does nothing.
+                    // A stopped command does not get the signal. We may not know yet that it is stopped; SIGCONT to a
+                    // running command does nothing.
                     if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
                         let _ = killpg(group, Signal::SIGCONT);
                     }
@@ -307,7 +309,8 @@ fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// Waits for the end of an acquire that was cut off, so that its lock is free: 5 seconds at most, or until a second signal.
+/// Waits for the end of an acquire that was cut off, so that its lock is free: 5 seconds at most, or until a second
+/// signal.
 async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>) {
     tokio::select! {
         () = rowlock.flush() => {}
@@ -316,8 +319,8 @@ async fn settle(rowlock: &Rowlock, signals: &mut mpsc::UnboundedReceiver<Signal>
     }
 }
 
-/// Stops the command, and then this process by `stop`. When this process continues, the command gets the terminal back, unless
-/// the terminal or the lock was lost.
+/// Stops the command, and then this process by `stop`. When this process continues, the command gets the terminal
+/// back, unless the terminal or the lock was lost.
 fn suspend(group: Pid, terminal: &mut Option<Terminal>, held: &Held, stop: fn()) {
     let _ = killpg(group, Signal::SIGSTOP);
     drop(terminal.take());
@@ -339,9 +342,9 @@ fn stop_alone() {
     let _ = kill(Pid::this(), Signal::SIGSTOP);
 }
 
-/// Stops our whole group, as Ctrl-Z does: also the script that runs us, and the rest of the pipeline. A shell waits for all of
-/// them. If no shell waits (`ssh -t`), our group is orphaned. Then the kernel drops SIGTTIN, but not SIGSTOP (`setpgid(2)`).
-/// SIGTSTP would also work, but we catch it.
+/// Stops our whole group, as Ctrl-Z does: also the script that runs us, and the rest of the pipeline. A shell waits
+/// for all of them. If no shell waits (`ssh -t`), our group is orphaned. Then the kernel drops SIGTTIN, but not
+/// SIGSTOP (`setpgid(2)`). SIGTSTP would also work, but we catch it.
 fn stop_with_group() {
     let _ = killpg(getpgrp(), Signal::SIGTTIN);
 }

@@ -16,10 +16,11 @@ use crate::{Failure, LOST, USAGE, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct Scheduled {
-    /// Run a job that other machines start at the same time, too. It runs on one of them, and the name stays taken for this long after
-    /// the job has begun, even if the command ends sooner: 0s to 24h, more than the machines' clocks differ, and less than the time
-    /// between two rounds less that difference. If the name is taken, this command does not wait: it prints nothing (unless
-    /// standard error is a terminal) and exits with 0. `rowlock jobs` shows the last run.
+    /// Run a job that other machines start at the same time, too. It runs on one of them, and the name stays taken for
+    /// this long after the job has begun, even if the command ends sooner: 0s to 24h, more than the machines' clocks
+    /// differ, and less than the time between two rounds less that difference. If the name is taken, this command does
+    /// not wait: it prints nothing (unless standard error is a terminal) and exits with 0. `rowlock jobs` shows the
+    /// last run.
     #[arg(long, value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = WAITS)]
     at_least_for: Option<Duration>,
     /// End the job when it has run for this long, as if the lock were lost (exit code 76): 100ms to 8784h.

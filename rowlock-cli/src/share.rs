@@ -11,9 +11,9 @@ use rowlock_recipes::job::JobRun;
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(crate) struct Share {
-    /// Take no place in the queue, and poll. Others may come first for ever: a release passes the lock on to the queue, so this
-    /// command gets it only when nobody is in the queue, or when a waiter whose turn has come does not confirm. Use it only if
-    /// all commands of the lock do.
+    /// Take no place in the queue, and poll. Others may come first for ever: a release passes the lock on to the
+    /// queue, so this command gets it only when nobody is in the queue, or when a waiter whose turn has come does not
+    /// confirm. Use it only if all commands of the lock do.
     #[arg(long)]
     barging: bool,
     /// Share a read/write lock with all that run with --shared.

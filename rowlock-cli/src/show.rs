@@ -1,4 +1,5 @@
-//! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON for programs.
+//! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON
+//! for programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

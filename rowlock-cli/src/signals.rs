@@ -1,5 +1,6 @@
-//! The signals of `rowlock run`. A signal that was ignored when this process started stays ignored, as under nohup(1) or in the background of
-//! a script: it is not caught, and the command inherits that (signal(7), "Execution of … signal dispositions").
+//! The signals of `rowlock run`. A signal that was ignored when this process started stays ignored, as under nohup(1)
+//! or in the background of a script: it is not caught, and the command inherits that (signal(7), "Execution of …
+//! signal dispositions").
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};

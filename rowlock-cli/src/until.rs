@@ -1,4 +1,5 @@
-//! The end of a wait, on a clock that also counts while the host is suspended: after a night, a wait of ten minutes is over.
+//! The end of a wait, on a clock that also counts while the host is suspended: after a night, a wait of ten minutes is
+//! over.
 
 use std::time::Duration;
 

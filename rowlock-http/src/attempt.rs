@@ -43,8 +43,9 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Answers the request in a task, which goes on when the client hangs up. The task starts before it reads the body: a server
-    /// may drop this future as soon as it has read the last byte of the body and the end of the connection after it.
+    /// Answers the request in a task, which goes on when the client hangs up. The task starts before it reads the
+    /// body: a server may drop this future as soon as it has read the last byte of the body and the end of the
+    /// connection after it.
     pub(crate) async fn answer<S, B, R>(self, inner: S, request: Request<B>) -> Answer<S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
@@ -285,14 +286,16 @@ impl Asked {
         Ok(Started::Mine(attempt, room))
     }
 
-    /// The record, if the request has come out of an attempt of it: the request would wait for itself. Another layer is around this one.
+    /// The record, if the request has come out of an attempt of it: the request would wait for itself. Another layer
+    /// is around this one.
     fn is_inside_of(&self, received: &Received, key: &str) -> Option<RecordKey> {
         let outer = received.head().extensions.get::<Idempotent>()?.record();
         let is_own = outer.scope() == with_prefix(&self.owner) && outer.key() == key.as_bytes();
         is_own.then(|| outer.clone())
     }
 
-    /// The result of the handler, if an operator or the reconcile hook has decided that an earlier run of it happened. Otherwise the handler may run now.
+    /// The result of the handler, if an operator or the reconcile hook has decided that an earlier run of it happened.
+    /// Otherwise the handler may run now.
     async fn found(&self, attempt: &Idempotent) -> Result<Option<Outcome>, Error> {
         if self.settings.server_error == ServerError::Unknown {
             return attempt.begin_whole(HANDLER).await;

@@ -13,8 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// After so many bytes of a body that was read ahead, other tasks run: a megabyte at once would delay them. (hyper polls a body once more before other tasks run. So with hyper it is
-/// twice as many.)
+/// After so many bytes of a body that was read ahead, other tasks run: a megabyte at once would delay them. (hyper
+/// polls a body once more before other tasks run. So with hyper it is twice as many.)
 const PIECE: usize = 64 << 10;
 
 /// The response of the layer's service.
@@ -34,7 +34,8 @@ pub struct ResponseBody {
 
 enum Rest {
     Body(UnsyncBoxBody<Bytes, BoxError>),
-    /// The body has failed. The error comes one poll later: a server drops the bytes that it has not sent when a body fails.
+    /// The body has failed. The error comes one poll later: a server drops the bytes that it has not sent when a body
+    /// fails.
     Failing(BoxError),
     Failed(BoxError),
     Done,

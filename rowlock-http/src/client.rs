@@ -1,5 +1,5 @@
-//! The client's side: a middleware of [`reqwest_middleware`] (0.5, for reqwest 0.13) that gives each request a key, and sends the request again, with the same key, until it has its
-//! response, or a limit is reached.
+//! The client's side: a middleware of [`reqwest_middleware`] (0.5, for reqwest 0.13) that gives each request a key,
+//! and sends the request again, with the same key, until it has its response, or a limit is reached.
 //!
 //! ```
 //! # async fn f() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,8 +27,10 @@
 //! | any response with `Idempotent-Replayed: true` (or `?1`) | the response: the server keeps it, and sends it again each time |
 //! | everything else | the response |
 //!
-//! Before each further sending the middleware waits for `Retry-After` (seconds, or a date by the response's `Date`), or for 100 ms, doubled each time up to 10 s, whichever is longer. It adds up to half
-//! of that at random, as far as [`give_up_after`](IdempotentRetries::give_up_after) lets it, so that clients that failed together do not return together. After the last sending the caller gets its response, or its error.
+//! Before each further sending the middleware waits for `Retry-After` (seconds, or a date by the response's `Date`),
+//! or for 100 ms, doubled each time up to 10 s, whichever is longer. It adds up to half of that at random, as far as
+//! [`give_up_after`](IdempotentRetries::give_up_after) lets it, so that clients that failed together do not return
+//! together. After the last sending the caller gets its response, or its error.
 //!
 //! A request whose body is a stream is sent once, with a key: a stream cannot be read again.
 
@@ -55,10 +57,12 @@ const LONGEST_EXTRA: Duration = Duration::from_hours(1);
 
 /// A middleware that gives requests a key, and sends them again; see [the module](self).
 ///
-/// A request that has the header `Idempotency-Key` already keeps it. **Set the header where the application itself sends a request again**: after an error or a 409 that this
-/// middleware has returned, after a body that broke off, after a restart. A key that the application has stored is the same then; a key that the middleware makes is new for each call,
-/// and a new key is a new payment. (The key stands in the call's `Extensions`, so that a middleware around this one sends the same key when it sends the request again. So do not use one value of
-/// `execute_with_extensions` for two calls.)
+/// A request that has the header `Idempotency-Key` already keeps it. **Set the header where the application itself
+/// sends a request again**: after an error or a 409 that this middleware has returned, after a body that broke off,
+/// after a restart. A key that the application has stored is the same then; a key that the middleware makes is new for
+/// each call, and a new key is a new payment. (The key stands in the call's `Extensions`, so that a middleware around
+/// this one sends the same key when it sends the request again. So do not use one value of `execute_with_extensions`
+/// for two calls.)
 ///
 /// # Cancel safety
 ///
@@ -89,27 +93,30 @@ impl IdempotentRetries {
         Self::default()
     }
 
-    /// The methods whose requests get a key and are sent again (default: POST and PATCH). Other requests pass untouched.
+    /// The methods whose requests get a key and are sent again (default: POST and PATCH). Other requests pass
+    /// untouched.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = methods.into_iter().collect();
         self
     }
 
-    /// How often a request is sent at most (default: 10; at least once). A request that is [in flight](crate#in-flight) does not count: it is sent again until
-    /// [`give_up_after`](Self::give_up_after).
+    /// How often a request is sent at most (default: 10; at least once). A request that is [in
+    /// flight](crate#in-flight) does not count: it is sent again until [`give_up_after`](Self::give_up_after).
     pub fn tries(mut self, tries: u32) -> Self {
         self.tries = tries.max(1);
         self
     }
 
-    /// After this time a request is not sent again (default: 1 min). It bounds the time from the first sending to the last, not the request itself: set a time limit in reqwest. Keep it
-    /// well below the time for which the server remembers a key.
+    /// After this time a request is not sent again (default: 1 min). It bounds the time from the first sending to the
+    /// last, not the request itself: set a time limit in reqwest. Keep it well below the time for which the server
+    /// remembers a key.
     pub fn give_up_after(mut self, time: Duration) -> Self {
         self.give_up_after = time;
         self
     }
 
-    /// Whether a 409 without `Retry-After` is sent again (default: no). For servers that answer so while the first request runs, and never otherwise.
+    /// Whether a 409 without `Retry-After` is sent again (default: no). For servers that answer so while the first
+    /// request runs, and never otherwise.
     pub fn retry_conflicts(mut self, yes: bool) -> Self {
         self.retry_conflicts = yes;
         self
@@ -236,7 +243,8 @@ fn may_have_arrived(error: &Error) -> bool {
     error.is_timeout() || error.is_connect() || error.is_request()
 }
 
-/// The time of the header `Retry-After` (RFC 9110, section 10.2.3), from now. A value that cannot be read says no time, and still asks for another sending.
+/// The time of the header `Retry-After` (RFC 9110, section 10.2.3), from now. A value that cannot be read says no
+/// time, and still asks for another sending.
 fn retry_after(response: &Response) -> Option<Duration> {
     let text = |name| response.headers().get(name)?.to_str().ok();
     let told = response.headers().get(RETRY_AFTER)?;

@@ -40,8 +40,8 @@ where
     if too_large(body.size_hint().lower()) {
         return Err(Problem::BodyTooLarge { limit });
     }
-    // A frame that is alone is not copied. Several are, each as it comes: many small ones would take more room than the body, and keep the buffers
-    // from which they were read.
+    // A frame that is alone is not copied. Several are, each as it comes: many small ones would take more room than
+    // the body, and keep the buffers from which they were read.
     let (mut alone, mut all, mut length) = (Bytes::new(), Vec::new(), 0_u64);
     let (mut digest, mut trailers) = (FingerprintPieces::default(), None);
     loop {
@@ -80,7 +80,8 @@ where
     })
 }
 
-/// A body that has been read, for the handler. axum's body has room for trailers; whether another type has is not known.
+/// A body that has been read, for the handler. axum's body has room for trailers; whether another type has is not
+/// known.
 pub(crate) fn again<B>(bytes: Bytes, trailers: Option<HeaderMap>) -> B
 where
     B: From<Bytes> + 'static,
@@ -94,8 +95,9 @@ where
     same.and_then(Option::take).unwrap_or_else(|| bytes.into())
 }
 
-/// Reads on before a refusal, within bounds. Many clients write their whole body before they read anything, and a server closes the connection of a body that
-/// it has not read: they would see a broken pipe, and send the request again.
+/// Reads on before a refusal, within bounds. Many clients write their whole body before they read anything, and a
+/// server closes the connection of a body that it has not read: they would see a broken pipe, and send the request
+/// again.
 pub(crate) async fn discard<B: Body>(headers: &HeaderMap, mut body: Pin<&mut B>) {
     // Such a client waits for an answer before it sends its body.
     let waits = headers.contains_key(EXPECT);

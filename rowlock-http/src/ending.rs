@@ -6,7 +6,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http::response::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
-use rowlock::{Error, Outcome};
+use rowlock::{Error, Outcome, RecordError};
 use tokio::time::{self, Instant};
 use tracing::Instrument as _;
 
@@ -157,7 +157,7 @@ impl Idempotent {
         let error = match self.complete(&outcome).await {
             kept @ (Ok(()) | Err(Error::Superseded { .. })) => return kept,
             // A step of the handler may have happened. A kept response would hide that.
-            Err(error @ Error::StepUnknown { .. }) => {
+            Err(error @ Error::Record(RecordError::StepUnknown { .. })) => {
                 self.give_up(Finality::Retry).await;
                 return Err(error);
             }
@@ -214,13 +214,16 @@ async fn free(attempt: &Idempotent) {
     }
 }
 
-/// Opens the step that the handler is, so that the record becomes unknown with the end of the attempt. Tries again while the database does not answer.
+/// Opens the step that the handler is, so that the record becomes unknown with the end of the attempt. Tries again
+/// while the database does not answer.
 async fn open_on(attempt: Idempotent) {
     let until = Instant::now() + KEEP_TRYING;
     let mut pauses = pauses();
     while Instant::now() < until {
         match attempt.begin_whole(HANDLER).await {
-            Ok(_) | Err(Error::StepUnknown { .. }) => return free(&attempt).await,
+            Ok(_) | Err(Error::Record(RecordError::StepUnknown { .. })) => {
+                return free(&attempt).await;
+            }
             Err(error @ Error::Superseded { .. }) => {
                 return tracing::warn!(%error, "a record does not become unknown");
             }
@@ -236,9 +239,9 @@ async fn open_on(attempt: Idempotent) {
     tracing::error!(%record, "a record does not become unknown: a retry after the end of the lease runs the handler again");
 }
 
-/// Tries again to keep a response that the database could not or would not take. An attempt can end after its lease has run
-/// out, so the tries go on until another attempt takes over. When the database refuses the response, this keeps a mark
-/// instead: the work was done, with this status.
+/// Tries again to keep a response that the database could not or would not take. An attempt can end after its lease
+/// has run out, so the tries go on until another attempt takes over. When the database refuses the response, this
+/// keeps a mark instead: the work was done, with this status.
 async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
     let until = Instant::now() + KEEP_TRYING;
     let mut refused_until = None;
@@ -246,8 +249,8 @@ async fn keep_on(attempt: Idempotent, whole: Outcome, status: StatusCode) {
     while Instant::now() < until {
         let mut kept = attempt.complete(&whole).await;
         if kept.as_ref().is_err_and(is_refusal) {
-            // The database may take the response later. Retries of the request wait while the lease lives, so after that the
-            // mark is kept.
+            // The database may take the response later. Retries of the request wait while the lease lives, so after
+            // that the mark is kept.
             let limit = attempt.lease().min(KEEP_TRYING / 2);
             let refused_until = *refused_until.get_or_insert_with(|| Instant::now() + limit);
             let in_time = Instant::now() < refused_until && attempt.is_held();

@@ -9,8 +9,10 @@ use http::request::Parts;
 
 use crate::handle::Idempotent;
 
-/// The request has no attempt: its route is outside of every [`IdempotencyLayer`](crate::IdempotencyLayer) and `IdempotencyMiddleware`, or it has passed the layer untouched (no key, which the
-/// layer does not [require](crate::IdempotencyLayer::required), or another method). The response is 500. Take an `Option<Idempotent>` where both can be.
+/// The request has no attempt: its route is outside of every [`IdempotencyLayer`](crate::IdempotencyLayer) and
+/// `IdempotencyMiddleware`, or it has passed the layer untouched (no key, which the layer does not
+/// [require](crate::IdempotencyLayer::required), or another method). The response is 500. Take an `Option<Idempotent>`
+/// where both can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this request has no attempt: put the route inside an IdempotencyLayer, or take an Option<Idempotent>"

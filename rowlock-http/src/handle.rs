@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
-use rowlock::{Error, IdempotencyGuard, Transaction};
+use rowlock::{Error, IdempotencyGuard, RecordError, Transaction};
 
 use crate::body::{Ahead, BoxError, ResponseBody};
 use crate::finality::Finality;
@@ -17,12 +17,13 @@ use crate::settings::Settings;
 use crate::stored;
 use crate::under_way::{Doing, Task, WeakTask};
 
-/// The attempt that the handler runs: an extension of the request, and an argument of axum's handlers. It dereferences to the
-/// [guard](IdempotencyGuard), which has the [steps](IdempotencyGuard::step), the
+/// The attempt that the handler runs: an extension of the request, and an argument of axum's handlers. It dereferences
+/// to the [guard](IdempotencyGuard), which has the [steps](IdempotencyGuard::step), the
 /// [`downstream_key`](IdempotencyGuard::downstream_key) and the number of the [`attempt`](IdempotencyGuard::attempt).
 ///
-/// A handler may end the attempt itself, with [`in_tx`](Self::in_tx), [`complete_in`](Self::complete_in) or with a method of the guard. Then the layer
-/// keeps nothing, and sends the handler's response. If the handler rolls the transaction of `complete_in` back, the key becomes free, whatever it answers.
+/// A handler may end the attempt itself, with [`in_tx`](Self::in_tx), [`complete_in`](Self::complete_in) or with a
+/// method of the guard. Then the layer keeps nothing, and sends the handler's response. If the handler rolls the
+/// transaction of `complete_in` back, the key becomes free, whatever it answers.
 ///
 /// Drop all clones before the handler returns: the attempt runs while a clone exists, unless the attempt was ended.
 #[derive(Clone)]
@@ -102,8 +103,8 @@ impl Idempotent {
         }
     }
 
-    /// Notes what the handler's response means for the key; the last verdict counts. If the response is final, its work is done, and dropping the attempt does
-    /// not free the key.
+    /// Notes what the handler's response means for the key; the last verdict counts. If the response is final, its
+    /// work is done, and dropping the attempt does not free the key.
     pub(crate) fn answer(&self, finality: Finality, status: StatusCode) {
         let mut answer = self.answer_lock();
         answer.verdict = Some((finality, status));
@@ -135,9 +136,10 @@ impl Idempotent {
         self.0.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that the handler did nothing that a retry would repeat: whatever it returns then (a panic, too), the key becomes free, and its response is not
-    /// kept. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record does not become unknown. If the handler has begun a step that must not be repeated, say so of the
-    /// step ([`step_not_done`](IdempotencyGuard::step_not_done)).
+    /// Says that the handler did nothing that a retry would repeat: whatever it returns then (a panic, too), the key
+    /// becomes free, and its response is not kept. With [`ServerError::Unknown`](crate::ServerError::Unknown) the
+    /// record does not become unknown. If the handler has begun a step that must not be repeated, say so of the step
+    /// ([`step_not_done`](IdempotencyGuard::step_not_done)).
     pub fn nothing_happened(&self) {
         self.0.nothing_happened.store(true, Ordering::Release);
     }
@@ -147,19 +149,21 @@ impl Idempotent {
         self.0.nothing_happened.load(Ordering::Acquire)
     }
 
-    /// Records the response in the caller's transaction. The response and the other writes of the transaction commit together,
-    /// or not at all. Then commit, and return the response that this method returns. Layers between this handler and the [`IdempotencyLayer`](crate::IdempotencyLayer) do not change what is kept: put those that change responses
-    /// outside of it, or a retry gets another response than the first request.
+    /// Records the response in the caller's transaction. The response and the other writes of the transaction commit
+    /// together, or not at all. Then commit, and return the response that this method returns. Layers between this
+    /// handler and the [`IdempotencyLayer`](crate::IdempotencyLayer) do not change what is kept: put those that change
+    /// responses outside of it, or a retry gets another response than the first request.
     ///
-    /// When the transaction is rolled back instead, the key becomes free at the end of the handler, whatever the handler
-    /// returns. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record becomes unknown instead, because work
-    /// outside of the transaction may have happened.
+    /// When the transaction is rolled back instead, the key becomes free at the end of the handler, whatever the
+    /// handler returns. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record becomes unknown instead,
+    /// because work outside of the transaction may have happened.
     ///
     /// # Errors
     ///
-    /// The errors of the guard's [`complete_in`](IdempotencyGuard::complete_in); [`Error::OutcomeTooLarge`] also for a body that
-    /// is larger than the layer's [`max_response`](crate::IdempotencyLayer::max_response); [`Error::ResponseFailed`] for a
-    /// body that breaks off or has trailers. After any error, roll the transaction back.
+    /// The errors of the guard's [`complete_in`](IdempotencyGuard::complete_in); [`RecordError::OutcomeTooLarge`] also
+    /// for a body that is larger than the layer's [`max_response`](crate::IdempotencyLayer::max_response);
+    /// [`RecordError::ResponseFailed`] for a body that breaks off or has trailers. After any error, roll the
+    /// transaction back.
     ///
     /// # Cancel safety
     ///
@@ -181,18 +185,18 @@ impl Idempotent {
             Ahead::Whole(bytes) => bytes,
             Ahead::Failed(said) => {
                 let detail = format!("its body failed ({said})");
-                return Err(Error::ResponseFailed { detail });
+                return Err(Error::Record(RecordError::ResponseFailed { detail }));
             }
             Ahead::Trailers => {
                 let detail = "it has trailers".into();
-                return Err(Error::ResponseFailed { detail });
+                return Err(Error::Record(RecordError::ResponseFailed { detail }));
             }
             Ahead::TooLarge { bytes } => {
-                return Err(Error::OutcomeTooLarge {
+                return Err(Error::Record(RecordError::OutcomeTooLarge {
                     what: "the body of the response",
                     bytes,
                     limit,
-                });
+                }));
             }
         };
         let outcome = stored::message(&head, &bytes, self.record(), settings)?;

@@ -9,9 +9,12 @@ use rowlock::{Error, Pool, PoolTx, Retryable};
 use crate::handle::Idempotent;
 
 impl Idempotent {
-    /// Begins a transaction of `pool`, runs `work` in it, records the response that `work` returns, and commits: the response and the writes of `work` are kept
-    /// together, or not at all. After a conflict, a deadlock or another failure that may pass, it runs `work` again in a fresh transaction, by the policy of
-    /// [`Idempotency::retry`](rowlock::Idempotency::retry). Returns the response that was kept. (Layers between this handler and the [`IdempotencyLayer`](crate::IdempotencyLayer) do not change what is kept; see [`complete_in`](Self::complete_in).)
+    /// Begins a transaction of `pool`, runs `work` in it, records the response that `work` returns, and commits: the
+    /// response and the writes of `work` are kept together, or not at all. After a conflict, a deadlock or another
+    /// failure that may pass, it runs `work` again in a fresh transaction, by the policy of
+    /// [`Idempotency::retry`](rowlock::Idempotency::retry). Returns the response that was kept. (Layers between this
+    /// handler and the [`IdempotencyLayer`](crate::IdempotencyLayer) do not change what is kept; see
+    /// [`complete_in`](Self::complete_in).)
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -32,18 +35,21 @@ impl Idempotent {
     /// # let _: axum::Router<sqlx::SqlitePool> = axum::Router::new().route("/payments", axum::routing::post(pay));
     /// ```
     ///
-    /// `work` gets the transaction as in [`Retry::run`](rowlock::Retry::run): it may run several times, and its effects outside of the transaction happen as
-    /// often. Do those in [steps](rowlock::IdempotencyGuard::step), before this.
+    /// `work` gets the transaction as in [`Retry::run`](rowlock::Retry::run): it may run several times, and its
+    /// effects outside of the transaction happen as often. Do those in [steps](rowlock::IdempotencyGuard::step),
+    /// before this.
     ///
     /// # Errors
     ///
     /// Those of `work`, after a rollback: the attempt goes on, and the handler's response decides. The errors of
-    /// [`complete_in`](Self::complete_in) and of [`Retry::run`](rowlock::Retry::run). After [`Error::CommitUnknown`] the database decides, whatever the handler returns: a retry gets
-    /// the response if the commit happened, and otherwise runs the handler again.
+    /// [`complete_in`](Self::complete_in) and of [`Retry::run`](rowlock::Retry::run). After [`Error::CommitUnknown`]
+    /// the database decides, whatever the handler returns: a retry gets the response if the commit happened, and
+    /// otherwise runs the handler again.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the commit goes on in the background.
+    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the commit goes on in the
+    /// background.
     pub async fn in_tx<P, R, E, F>(
         &self,
         pool: &P,
@@ -64,7 +70,8 @@ impl Idempotent {
         if kept.is_ok() {
             self.has_committed();
         } else if !self.is_committed() {
-            // Nothing is recorded; or it is not known, and then only the database decides whether the handler's response can be.
+            // Nothing is recorded; or it is not known, and then only the database decides whether the handler's
+            // response can be.
             self.completion_did_not_commit();
         }
         kept

@@ -24,7 +24,8 @@ pub(crate) const KEPT: [HeaderName; 8] = [
     LOCATION,
 ];
 
-/// Secrets of one session, headers of the connection (RFC 9110, section 7.6.1), and the length, which each replay sets anew.
+/// Secrets of one session, headers of the connection (RFC 9110, section 7.6.1), and the length, which each replay sets
+/// anew.
 const NEVER_KEPT: [HeaderName; 8] = [
     AUTHORIZATION,
     CONNECTION,

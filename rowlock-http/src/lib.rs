@@ -2,10 +2,11 @@
 //!
 //! # Overview
 //!
-//! [`IdempotencyLayer`] is a layer for tower and axum; the module `actix` (a feature) has it for actix-web, and the module `client` (a feature) the client's side. It follows the IETF draft "The Idempotency-Key HTTP Header Field"
-//! (draft-ietf-httpapi-idempotency-key-header-07). The first request with a key runs the handler, and the layer keeps the
-//! response in the database. A later request with the same key and the same content gets that response, byte for byte,
-//! with `Idempotent-Replayed: true`.
+//! [`IdempotencyLayer`] is a layer for tower and axum; the module `actix` (a feature) has it for actix-web, and the
+//! module `client` (a feature) the client's side. It follows the IETF draft "The Idempotency-Key HTTP Header Field"
+//! (draft-ietf-httpapi-idempotency-key-header-07). The first request with a key runs the handler, and the layer keeps
+//! the response in the database. A later request with the same key and the same content gets that response, byte for
+//! byte, with `Idempotent-Replayed: true`.
 //!
 //! ```
 //! use axum::extract::State;
@@ -75,58 +76,66 @@
 //!            └── Finality::Unknown ────────────────────────────► unknown
 //! ```
 //!
-//! A status below 500 is *final*, except those that refuse the form of a request (401, 405, 415, …), 408, 425 and 429 ([`Finality::of`]). [`finality`](IdempotencyLayer::finality) changes
-//! this, by the head and the body. A handler's refusal (400, 404, a declined card) is final: the layer replays it, too.
+//! A status below 500 is *final*, except those that refuse the form of a request (401, 405, 415, …), 408, 425 and 429
+//! ([`Finality::of`]). [`finality`](IdempotencyLayer::finality) changes this, by the head and the body. A handler's
+//! refusal (400, 404, a declined card) is final: the layer replays it, too.
 //!
 //! Two requests are the same when they have the same method, path, query and body
-//! ([`json_only`](IdempotencyLayer::json_only) compares less of a JSON body, and a form of several parts counts by its parts). The path is the one that the client has sent.
-//! `Router::nest` and `nest_service` of axum 0.8 remove their prefix before the layer sees a request; they keep the whole
-//! URI, and the layer reads it. If another router removes a part of the path, tell the layer where the whole URI is
-//! ([`uri`](IdempotencyLayer::uri)). The host does not count, because a retry may go to another name of the same service.
-//! Where several hosts are different services to one principal, let the host count
-//! ([`host_counts`](IdempotencyLayer::host_counts)).
+//! ([`json_only`](IdempotencyLayer::json_only) compares less of a JSON body, and a form of several parts counts by its
+//! parts). The path is the one that the client has sent. `Router::nest` and `nest_service` of axum 0.8 remove their
+//! prefix before the layer sees a request; they keep the whole URI, and the layer reads it. If another router removes
+//! a part of the path, tell the layer where the whole URI is ([`uri`](IdempotencyLayer::uri)). The host does not
+//! count, because a retry may go to another name of the same service. Where several hosts are different services to
+//! one principal, let the host count ([`host_counts`](IdempotencyLayer::host_counts)).
 //!
 //! The scope of a record is `http:`, followed by the principal ([`scope`]).
 //!
 //! # Trust window
 //!
-//! There is none: an attempt can record its response until another attempt has taken over, even after its lease has run out.
-//! The layer sends the first response after it has kept it, never before. With [`complete_in`](Idempotent::complete_in) the
-//! effect and the response are one commit. Without `complete_in`, a process may crash between the effect and the response.
-//! Then a retry runs the handler again ([`ServerError::Transient`]), or the record stays unknown until an operator or a hook
-//! decides ([`ServerError::Unknown`]).
+//! There is none: an attempt can record its response until another attempt has taken over, even after its lease has
+//! run out. The layer sends the first response after it has kept it, never before. With
+//! [`complete_in`](Idempotent::complete_in) the effect and the response are one commit. Without `complete_in`, a
+//! process may crash between the effect and the response. Then a retry runs the handler again
+//! ([`ServerError::Transient`]), or the record stays unknown until an operator or a hook decides
+//! ([`ServerError::Unknown`]).
 //!
 //! # Failure
 //!
-//! - *The client hangs up*: if the layer already has the request, and the whole body arrives, a separate task runs the handler
-//!   to its end, and a retry gets the response. (That task keeps the tracing span, but not task-locals.) If the client hangs
-//!   up immediately, the server may never call the layer: hyper does not when it reads the last byte and the end of the
-//!   connection together. Then nothing happens, and the retry counts as the first request. `half_close(true)` of hyper's
-//!   HTTP/1 builder passes such requests on, too (`axum::serve` has no such setting).
+//! - *The client hangs up*: if the layer already has the request, and the whole body arrives, a separate task runs the
+//!   handler to its end, and a retry gets the response. (That task keeps the tracing span, but not task-locals.) If
+//!   the client hangs up immediately, the server may never call the layer: hyper does not when it reads the last byte
+//!   and the end of the connection together. Then nothing happens, and the retry counts as the first request.
+//!   `half_close(true)` of hyper's HTTP/1 builder passes such requests on, too (`axum::serve` has no such setting).
 //! - *The server stops*: its graceful shutdown waits for connections, but not for handlers whose clients have hung up.
-//!   [`drain`](IdempotencyLayer::drain) waits for those, too, and cuts off the handlers that are left at the end of its limit.
-//! - *The handler hangs*: its lease is renewed for ever, and retries get 409, unless [`max_run`](IdempotencyLayer::max_run) drops it.
+//!   [`drain`](IdempotencyLayer::drain) waits for those, too, and cuts off the handlers that are left at the end of
+//!   its limit.
+//! - *The handler hangs*: its lease is renewed for ever, and retries get 409, unless
+//!   [`max_run`](IdempotencyLayer::max_run) drops it.
 //! - *The handler panics*: the client gets 500, and the key is free or unknown. When only the body of a final response
 //!   panics, the work is done, and a retry gets [response-not-kept](#response-not-kept).
-//! - *A function that you gave to the layer panics*: no key of work that is done, or may be done, becomes free. Before the handler runs it is 500, and nothing was begun. If
-//!   [`finality`](IdempotencyLayer::finality) panics, a retry gets [response-not-kept](#response-not-kept) or [unknown](#unknown); if [`redact`](IdempotencyLayer::redact) or
+//! - *A function that you gave to the layer panics*: no key of work that is done, or may be done, becomes free. Before
+//!   the handler runs it is 500, and nothing was begun. If [`finality`](IdempotencyLayer::finality) panics, a retry
+//!   gets [response-not-kept](#response-not-kept) or [unknown](#unknown); if [`redact`](IdempotencyLayer::redact) or
 //!   [`seal`](IdempotencyLayer::seal) does, [response-not-kept](#response-not-kept).
 //! - *The process crashes, or is paused*: the lease runs out. Then a retry takes over, or finds the record unknown.
-//! - *The database is out of reach*: the client gets 503 with Retry-After. If the database fails while the handler runs, the
-//!   layer tries for 10 minutes to record the response, unless another process takes the key over first. A key whose work
-//!   is done is never freed, neither after the 10 minutes nor at the end of the process. Another process can take it over
-//!   when its lease has run out.
+//! - *The database is out of reach*: the client gets 503 with Retry-After. If the database fails while the handler
+//!   runs, the layer tries for 10 minutes to record the response, unless another process takes the key over first. A
+//!   key whose work is done is never freed, neither after the 10 minutes nor at the end of the process. Another
+//!   process can take it over when its lease has run out.
 //!
 //! # Bodies
 //!
-//! The layer reads the whole request body before it calls the handler, and the whole response body before it sends the head of
-//! the response. It sends a response unchanged, but does not keep it, when the response is larger than
-//! [`max_response`](IdempotencyLayer::max_response), has trailers, or breaks off. The layer does not read ahead in a stream of
-//! events (`text/event-stream`). Do not put the layer around other endless streams: their head would never be sent. Compress
-//! outside of the layer. Before it refuses a request, it reads up to 16 MiB of its body for up to 10 seconds (not after `Expect: 100-continue`), for clients that write all before they read.
+//! The layer reads the whole request body before it calls the handler, and the whole response body before it sends the
+//! head of the response. It sends a response unchanged, but does not keep it, when the response is larger than
+//! [`max_response`](IdempotencyLayer::max_response), has trailers, or breaks off. The layer does not read ahead in a
+//! stream of events (`text/event-stream`). Do not put the layer around other endless streams: their head would never
+//! be sent. Compress outside of the layer. Before it refuses a request, it reads up to 16 MiB of its body for up to 10
+//! seconds (not after `Expect: 100-continue`), for clients that write all before they read.
 //!
-//! For a handler, the layer makes a new body of the bytes that it has read: the type of the requests' bodies is `From<Bytes>`, as axum's is, which has the trailers of a request, too. hyper's own
-//! ([`Incoming`](https://docs.rs/hyper/latest/hyper/body/struct.Incoming.html)) is not. So without axum, a layer in front of this one changes the type:
+//! For a handler, the layer makes a new body of the bytes that it has read: the type of the requests' bodies is
+//! `From<Bytes>`, as axum's is, which has the trailers of a request, too. hyper's own
+//! ([`Incoming`](https://docs.rs/hyper/latest/hyper/body/struct.Incoming.html)) is not. So without axum, a layer in
+//! front of this one changes the type:
 //!
 //! ```
 //! use axum::body::Body;
@@ -148,7 +157,8 @@
 //!
 //! # Problems
 //!
-//! A response of the layer's own is `application/problem+json` (RFC 9457). Its `type` is a link to one of these headings.
+//! A response of the layer's own is `application/problem+json` (RFC 9457). Its `type` is a link to one of these
+//! headings.
 //!
 //! ## missing-key
 //!
@@ -156,24 +166,25 @@
 //!
 //! ## bad-key
 //!
-//! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`) with at
-//! least one character. This field is not, or the key is too long, or it does not have the format that the server requires.
-//! The layer ignores parameters after the key. With [`key_from`](IdempotencyLayer::key_from): the hook refused the request, or the key that it found is empty, too long
-//! or malformed.
+//! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`)
+//! with at least one character. This field is not, or the key is too long, or it does not have the format that the
+//! server requires. The layer ignores parameters after the key. With [`key_from`](IdempotencyLayer::key_from): the
+//! hook refused the request, or the key that it found is empty, too long or malformed.
 //!
 //! ## no-principal
 //!
-//! *401*, with `WWW-Authenticate: Bearer`. A key belongs to a user, and the request does not say who its user is. Log in, and
-//! send the request again.
+//! *401*, with `WWW-Authenticate: Bearer`. A key belongs to a user, and the request does not say who its user is. Log
+//! in, and send the request again.
 //!
 //! ## grpc
 //!
-//! *415.* The request is one of gRPC, and has an Idempotency-Key, or should have one. The status of its response would be in trailers, which the layer cannot replay.
+//! *415.* The request is one of gRPC, and has an Idempotency-Key, or should have one. The status of its response would
+//! be in trailers, which the layer cannot replay.
 //!
 //! ## request-refused
 //!
-//! *400.* The server's [fingerprint hook](IdempotencyLayer::fingerprint) cannot read the request. The problem says why. Nothing was
-//! done.
+//! *400.* The server's [fingerprint hook](IdempotencyLayer::fingerprint) cannot read the request. The problem says
+//! why. Nothing was done.
 //!
 //! ## body-too-large
 //!
@@ -185,78 +196,90 @@
 //!
 //! ## body-too-slow
 //!
-//! *408.* The whole body of the request did not arrive in time ([`body_timeout`](IdempotencyLayer::body_timeout)). Nothing was
-//! done, and the server may close the connection. Send the request again.
+//! *408.* The whole body of the request did not arrive in time ([`body_timeout`](IdempotencyLayer::body_timeout)).
+//! Nothing was done, and the server may close the connection. Send the request again.
 //!
 //! ## in-flight
 //!
-//! *409 with Retry-After.* The server is processing a request with this key, or another attempt has taken over from the
-//! attempt that ran this request. Send the same request again after the given time. With
-//! [`max_wait`](IdempotencyLayer::max_wait) and `Prefer: wait=10`, or with [`wait`](rowlock::Idempotency::wait), the layer waits for the running
-//! attempt before it answers so.
+//! *409 with Retry-After.* The server is processing a request with this key, or another attempt has taken over from
+//! the attempt that ran this request. Send the same request again after the given time. With
+//! [`max_wait`](IdempotencyLayer::max_wait) and `Prefer: wait=10`, or with [`wait`](rowlock::Idempotency::wait), the
+//! layer waits for the running attempt before it answers so.
 //!
-//! Retry-After comes from the last 64 attempts of this layer in this process: nine of ten took no longer. It is 1 to 300 s, and
-//! not longer than the lease of the running attempt; without an earlier attempt it is 1 s. Give routes that take very
-//! different times separate layers.
+//! Retry-After comes from the last 64 attempts of this layer in this process: nine of ten took no longer. It is 1 to
+//! 300 s, and not longer than the lease of the running attempt; without an earlier attempt it is 1 s. Give routes that
+//! take very different times separate layers.
 //!
 //! ## key-reused
 //!
-//! *422.* The key was used for another request. Send a new request with a new key. But if it is a retry, it differs from what was sent first, which may have been done: do not send it under a new
-//! key. The server may have changed what counts of a request ([`also_accept`](IdempotencyLayer::also_accept) prevents that).
+//! *422.* The key was used for another request. Send a new request with a new key. But if it is a retry, it differs
+//! from what was sent first, which may have been done: do not send it under a new key. The server may have changed
+//! what counts of a request ([`also_accept`](IdempotencyLayer::also_accept) prevents that).
 //!
 //! ## unknown
 //!
-//! *409.* An earlier request broke off in a step that must not be repeated. An operator finds out whether the step happened,
-//! and runs `rowlock idempotency resolve`. A [reconcile hook](rowlock::Idempotency::reconcile) lets the server find out.
+//! *409.* An earlier request broke off in a step that must not be repeated. An operator finds out whether the step
+//! happened, and runs `rowlock idempotency resolve`. A [reconcile hook](rowlock::Idempotency::reconcile) lets the
+//! server find out.
 //!
 //! ## poisoned
 //!
-//! *409.* Too many attempts of this request in a row were abandoned: their process died before there was a result. A response
-//! with 5xx and a panic do not count. The request does not run again until an operator runs `rowlock idempotency reset`, or an hour
-//! has passed since the last attempt.
+//! *409.* Too many attempts of this request in a row were abandoned: their process died before there was a result. A
+//! response with 5xx and a panic do not count. The request does not run again until an operator runs `rowlock
+//! idempotency reset`, or an hour has passed since the last attempt.
 //!
 //! ## expired
 //!
-//! *410.* The request was done, and its response has been deleted since. The request does not run again. (An [event](IdempotencyLayer::events) gets 200 without a body.)
+//! *410.* The request was done, and its response has been deleted since. The request does not run again. (An
+//! [event](IdempotencyLayer::events) gets 200 without a body.)
 //!
 //! ## response-not-kept
 //!
-//! *410.* The request was done, with the status `original_status`, and the response was not kept: the server chose so, or the response was too large, a stream of
-//! events, had trailers, broke off, could not be sealed, or was refused by the database. The request does not run again. (An [event](IdempotencyLayer::events) gets that status without a body.)
+//! *410.* The request was done, with the status `original_status`, and the response was not kept: the server chose so,
+//! or the response was too large, a stream of events, had trailers, broke off, could not be sealed, or was refused by
+//! the database. The request does not run again. (An [event](IdempotencyLayer::events) gets that status without a
+//! body.)
 //!
 //! ## handler-panicked
 //!
-//! *500.* The handler panicked. The key is free or [unknown](#unknown), as [`server_error`](IdempotencyLayer::server_error)
-//! says. Or a function that the layer was given panicked before the handler: nothing was begun.
+//! *500.* The handler panicked. The key is free or [unknown](#unknown), as
+//! [`server_error`](IdempotencyLayer::server_error) says. Or a function that the layer was given panicked before the
+//! handler: nothing was begun.
 //!
 //! ## run-too-long
 //!
-//! *503 with Retry-After.* The handler ran for longer than [`max_run`](IdempotencyLayer::max_run), and was dropped. Send the same request again,
-//! with the same key. If the work may have happened, the answer is [unknown](#unknown).
+//! *503 with Retry-After.* The handler ran for longer than [`max_run`](IdempotencyLayer::max_run), and was dropped.
+//! Send the same request again, with the same key. If the work may have happened, the answer is [unknown](#unknown).
 //!
 //! ## overloaded
 //!
-//! *503 with Retry-After.* As many handlers run as the layer allows ([`max_running`](IdempotencyLayer::max_running)). Nothing was done. Send the same request again.
+//! *503 with Retry-After.* As many handlers run as the layer allows ([`max_running`](IdempotencyLayer::max_running)).
+//! Nothing was done. Send the same request again.
 //!
 //! ## damaged
 //!
-//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the response, or panicked. The request was done. An operator repairs the record.
+//! *500.* The record cannot be read: it was edited by hand, or `open` of [`seal`](IdempotencyLayer::seal) refused the
+//! response, or panicked. The request was done. An operator repairs the record.
 //!
 //! ## misconfigured
 //!
-//! *500.* A setting of the layer is wrong ([`check`](IdempotencyLayer::check) says which), or the principal has more than 250
-//! bytes (with the name of the [service](IdempotencyLayer::service)), or the layer is inside of another one that has begun the same record, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version of axum; or a kept response is sealed and the layer has no
-//! [`seal`](IdempotencyLayer::seal), or a result is larger than [`max_outcome`](rowlock::Idempotency::max_outcome).
+//! *500.* A setting of the layer is wrong ([`check`](IdempotencyLayer::check) says which), or the principal has more
+//! than 250 bytes (with the name of the [service](IdempotencyLayer::service)), or the layer is inside of another one
+//! that has begun the same record, or the layer cannot read the [whole URI](IdempotencyLayer::uri) with this version
+//! of axum; or a kept response is sealed and the layer has no [`seal`](IdempotencyLayer::seal), or a result is larger
+//! than [`max_outcome`](rowlock::Idempotency::max_outcome).
 //!
 //! ## unavailable
 //!
-//! *503 with Retry-After.* The database is out of reach, or in [quarantine](rowlock::Rowlock::quarantine). Send the same request again. If the handler has already run, a retry
-//! gets its response when the layer has been able to keep it.
+//! *503 with Retry-After.* The database is out of reach, or in [quarantine](rowlock::Rowlock::quarantine). Send the
+//! same request again. If the handler has already run, a retry gets its response when the layer has been able to keep
+//! it.
 //!
 //! ## stopping
 //!
-//! *503 with Retry-After.* The layer [drains](IdempotencyLayer::drain), or the client of rowlock was [shut down](rowlock::Rowlock::shutdown), because the process is about to
-//! exit. Send the same request again, with the same key, to another server or later.
+//! *503 with Retry-After.* The layer [drains](IdempotencyLayer::drain), or the client of rowlock was [shut
+//! down](rowlock::Rowlock::shutdown), because the process is about to exit. Send the same request again, with the same
+//! key, to another server or later.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

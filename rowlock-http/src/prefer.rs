@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderName};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-/// The wait that a request prefers. A preference that is not understood is ignored. Of two, the first counts (section 2).
+/// The wait that a request prefers. A preference that is not understood is ignored. Of two, the first counts (section
+/// 2).
 pub(crate) fn wait(headers: &HeaderMap) -> Option<Duration> {
     let mut lines = headers.get_all(PREFER).iter();
     let seconds = lines.find_map(|line| preferences(line.as_bytes()).find_map(of_wait))?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, CONTENT_LANGUAGE, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
-use rowlock::Error;
+use rowlock::{Error, RecordError};
 use serde::Serialize;
 
 use crate::body::ResponseBody;
@@ -58,8 +58,10 @@ impl Problem {
     pub(crate) fn of(error: &Error) -> Self {
         match error {
             Error::Superseded { .. } => Self::InFlight { remaining: None },
-            Error::StepUnknown { step, .. } => Self::Unknown { step: step.clone() },
-            Error::CorruptRecord { .. } => {
+            Error::Record(RecordError::StepUnknown { step, .. }) => {
+                Self::Unknown { step: step.clone() }
+            }
+            Error::Record(RecordError::Corrupt { .. }) => {
                 tracing::error!(%error, "a request is refused");
                 Self::Damaged
             }
@@ -69,7 +71,7 @@ impl Problem {
             }
             Error::InvalidSetting { .. }
             | Error::InvalidDuration { .. }
-            | Error::OutcomeTooLarge { .. } => {
+            | Error::Record(RecordError::OutcomeTooLarge { .. }) => {
                 tracing::error!(%error, "requests are refused: the layer is not configured correctly");
                 Self::Misconfigured
             }

@@ -58,7 +58,8 @@ impl fmt::Debug for Received {
 /// So many bytes are read in the time in which other tasks may wait.
 const SHORT: usize = 16 << 10;
 
-/// Reads a body, on a thread on which no task waits if that may take long. `None`: `read` has panicked, or the runtime ends.
+/// Reads a body, on a thread on which no task waits if that may take long. `None`: `read` has panicked, or the runtime
+/// ends.
 pub(crate) async fn read<T: Send + 'static>(
     body: &Bytes,
     read: impl FnOnce(&[u8]) -> T + Send + 'static,

@@ -27,11 +27,12 @@ pub(crate) fn with_prefix(owner: &[u8]) -> Vec<u8> {
     [Idempotency::HTTP_SCOPES.as_bytes(), owner].concat()
 }
 
-/// The scope of the records of a layer without a [service](crate::IdempotencyLayer::service) for one `principal`: `http:`, followed by the principal. (After an `@` at the
-/// beginning of the principal comes a second one.) [`IdempotencyLayer::new`](crate::IdempotencyLayer::new) takes the function that returns the principal of a request.
+/// The scope of the records of a layer without a [service](crate::IdempotencyLayer::service) for one `principal`:
+/// `http:`, followed by the principal. (After an `@` at the beginning of the principal comes a second one.)
+/// [`IdempotencyLayer::new`](crate::IdempotencyLayer::new) takes the function that returns the principal of a request.
 ///
-/// [`Idempotency`](rowlock::Idempotency) refuses to begin an attempt in such a scope, so that the layer's records and those of
-/// the server's own code never mix. It inspects and resolves records there.
+/// [`Idempotency`](rowlock::Idempotency) refuses to begin an attempt in such a scope, so that the layer's records and
+/// those of the server's own code never mix. It inspects and resolves records there.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

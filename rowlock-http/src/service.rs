@@ -132,8 +132,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 ///
 /// # Cancel safety
 ///
-/// After the first poll, a task of the runtime processes the request to its end, even if this future is dropped: it reads the
-/// body, runs the handler and keeps the response. If the body breaks off, or does not arrive within
+/// After the first poll, a task of the runtime processes the request to its end, even if this future is dropped: it
+/// reads the body, runs the handler and keeps the response. If the body breaks off, or does not arrive within
 /// [`body_timeout`](crate::IdempotencyLayer::body_timeout), the task leaves nothing in the database.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);

@@ -41,11 +41,13 @@ pub enum ServerError {
     /// A retry may run the handler again: the key is free.
     #[default]
     Transient,
-    /// The work may have happened: the record is unknown until an operator or a hook decides. A refusal of the form of the request (such as 413 or 415), which
-    /// usually frees the key, is kept, but for 401, 405 and 407: see [`Finality::of`](crate::Finality::of).
+    /// The work may have happened: the record is unknown until an operator or a hook decides. A refusal of the form of
+    /// the request (such as 413 or 415), which usually frees the key, is kept, but for 401, 405 and 407: see
+    /// [`Finality::of`](crate::Finality::of).
     Unknown,
-    /// A response with 500 or more is final: the layer keeps it and replays it, as Stripe's API does. So it keeps the response to a panic. (After the end of
-    /// the process a retry runs the handler again, as with [`Transient`](Self::Transient).)
+    /// A response with 500 or more is final: the layer keeps it and replays it, as Stripe's API does. So it keeps the
+    /// response to a panic. (After the end of the process a retry runs the handler again, as with
+    /// [`Transient`](Self::Transient).)
     Keep,
 }
 
@@ -298,7 +300,8 @@ impl Settings {
         Ok(Some(key))
     }
 
-    /// The settings of the records, with the wait that the client prefers, where the server allows that and has room for it.
+    /// The settings of the records, with the wait that the client prefers, where the server allows that and has room
+    /// for it.
     pub(crate) fn idempotency_for(&self, headers: &HeaderMap) -> (Cow<'_, Idempotency>, Room) {
         let room = self.max_waiting.room();
         let wait = match (self.max_wait, prefer::wait(headers)) {

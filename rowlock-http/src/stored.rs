@@ -5,7 +5,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as _;
-use rowlock::{Error, Outcome, RecordKey};
+use rowlock::{Error, Outcome, RecordError, RecordKey};
 
 use crate::body::{Ahead, ResponseBody};
 use crate::panics;
@@ -30,7 +30,11 @@ pub(crate) fn outcome(
 ) -> Result<Outcome, Error> {
     if let Some(body) = body {
         match message(head, body, record, settings) {
-            Err(error @ (Error::OutcomeTooLarge { .. } | Error::ResponseFailed { .. })) => {
+            Err(
+                error @ Error::Record(
+                    RecordError::OutcomeTooLarge { .. } | RecordError::ResponseFailed { .. },
+                ),
+            ) => {
                 tracing::warn!(%error, %record, "a response is not kept");
             }
             message => return message,
@@ -84,7 +88,7 @@ pub(crate) fn message(
     record: &RecordKey,
     settings: &Settings,
 ) -> Result<Outcome, Error> {
-    let failed = |detail: String| Error::ResponseFailed { detail };
+    let failed = |detail: String| Error::Record(RecordError::ResponseFailed { detail });
     let panicked = |name| failed(format!("the layer's `{name}` panicked"));
     let mut redacted = settings
         .redact
@@ -118,11 +122,11 @@ pub(crate) fn message(
     };
     let limit = settings.idempotency.largest_outcome();
     if message.len() > limit {
-        return Err(Error::OutcomeTooLarge {
+        return Err(Error::Record(RecordError::OutcomeTooLarge {
             what: "the response",
             bytes: message.len(),
             limit,
-        });
+        }));
     }
     Outcome::new(content_type, message)
 }

@@ -1,4 +1,5 @@
-//! The requests of a layer that are under way, whether or not a client waits for them; and their end, when the server stops.
+//! The requests of a layer that are under way, whether or not a client waits for them; and their end, when the server
+//! stops.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -158,7 +159,8 @@ impl UnderWay {
         let _ = self.0.subscribe().wait_for(cutting).await;
     }
 
-    /// Lets no request begin from now on, waits for those that have begun, and cuts off the handlers that are left near the end of the limit.
+    /// Lets no request begin from now on, waits for those that have begun, and cuts off the handlers that are left
+    /// near the end of the limit.
     pub(crate) async fn drain(&self, limit: Duration) -> Vec<Left> {
         let until = Instant::now() + limit.min(LONGEST);
         let to_end = (limit / 10).min(LONGEST_END);

@@ -17,7 +17,8 @@ const fn bounds(least: Duration, most: Duration, text: &'static str) -> Bounds {
     Bounds { least, most, text }
 }
 
-/// The shortest lease, and the shortest `max_hold`. (`src/model/bounds.rs` in rowlock has the same bounds; tests on both sides compare them.)
+/// The shortest lease, and the shortest `max_hold`. (`src/model/bounds.rs` in rowlock has the same bounds; tests on
+/// both sides compare them.)
 const LEAST: Duration = Duration::from_millis(100);
 const DAY: Duration = Duration::from_hours(24);
 const YEAR: Duration = Duration::from_hours(366 * 24);

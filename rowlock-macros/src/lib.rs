@@ -1,6 +1,8 @@
-//! The attributes of [`rowlock`](https://docs.rs/rowlock): a function that holds a lock while it runs, and a function that runs once for a key.
+//! The attributes of [`rowlock`](https://docs.rs/rowlock): a function that holds a lock while it runs, and a function
+//! that runs once for a key.
 //!
-//! Use them through rowlock, which re-exports them (feature `macros`, on by default). The code that they generate calls `::rowlock`, so the crate must have that name.
+//! Use them through rowlock, which re-exports them (feature `macros`, on by default). The code that they generate
+//! calls `::rowlock`, so the crate must have that name.
 
 #[cfg(test)]
 mod docs_tests;
@@ -32,7 +34,8 @@ pub fn idempotent(options: TokenStream, item: TokenStream) -> TokenStream {
 
 type Expand = fn(Options, Function) -> Result<proc_macro2::TokenStream>;
 
-/// Expands one attribute. After a mistake, the function stays as it is, so that the compiler reports nothing but the mistake.
+/// Expands one attribute. After a mistake, the function stays as it is, so that the compiler reports nothing but the
+/// mistake.
 fn expand(
     attribute: &'static str,
     known: &[&str],

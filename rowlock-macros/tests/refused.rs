@@ -1,4 +1,5 @@
-//! What the attributes refuse, with the compiler's message for each mistake. (What they accept is in rowlock's contract tests, which run it.)
+//! What the attributes refuse, with the compiler's message for each mistake. (What they accept is in rowlock's
+//! contract tests, which run it.)
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 #[test]

@@ -1,4 +1,5 @@
-//! Recipes on [rowlock](https://docs.rs/rowlock): what programs build from locks and records. They use its public API only.
+//! Recipes on [rowlock](https://docs.rs/rowlock): what programs build from locks and records. They use its public API
+//! only.
 //!
 //! - [`Job`]: a job that many machines start at the same minute runs once.
 //! - [`Election`]: one leader at a time, and who it is.
@@ -6,8 +7,8 @@
 //! - [`Stripes`]: a counter that many transactions change at once.
 //! - [`Quorum`]: one holder over several databases that have nothing in common.
 //!
-//! The cookbook (`docs/COOKBOOK.md` in the repository) says which recipe to use when, and what happens to the work when its process is
-//! paused, killed or cut off.
+//! The cookbook (`docs/COOKBOOK.md` in the repository) says which recipe to use when, and what happens to the work
+//! when its process is paused, killed or cut off.
 
 pub mod inbox;
 pub mod job;

@@ -89,14 +89,16 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         }
     }
 
-    /// The next thing that a process told, if there is one: the process's slot, unless another process has the slot now.
+    /// The next thing that a process told, if there is one: the process's slot, unless another process has the slot
+    /// now.
     pub fn next_event(&mut self) -> Option<(Option<usize>, E)> {
         let (slot, id, event) = self.receiver.try_recv().ok()?;
         let is_current = self.workers[slot].child.id() == id;
         Some((is_current.then_some(slot), event))
     }
 
-    /// Lets every process go on whose pause is over. Panics when a process has ended by itself: its last words are on the standard error.
+    /// Lets every process go on whose pause is over. Panics when a process has ended by itself: its last words are on
+    /// the standard error.
     pub fn wake(&mut self) {
         for worker in &mut self.workers {
             let ended = worker.child.try_wait().unwrap();
@@ -111,7 +113,8 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         }
     }
 
-    /// Pauses a process for at most `max_pause`, or kills one. `Some`: the slot of the killed one, for [`replace`](Self::replace).
+    /// Pauses a process for at most `max_pause`, or kills one. `Some`: the slot of the killed one, for
+    /// [`replace`](Self::replace).
     pub fn strike(&mut self, max_pause: Duration) -> Option<usize> {
         let slot = rand::rng().random_range(0..self.workers.len());
         let worker = &mut self.workers[slot];

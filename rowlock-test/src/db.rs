@@ -234,8 +234,8 @@ impl Db {
     }
 }
 
-/// Ends the leases of all running records now, as if their processes had paused for long. (The processes renew the leases when
-/// they wake up.)
+/// Ends the leases of all running records now, as if their processes had paused for long. (The processes renew the
+/// leases when they wake up.)
 pub async fn lapse(db: &Db) {
     let past = db.past();
     let lapse =

@@ -7,7 +7,8 @@ use rowlock::{Builder, Held, Rowlock, TryAcquire};
 
 use crate::patience;
 
-/// Waits until `condition` holds. Panics when the test's [`patience`] is over, so that a test whose event never comes fails.
+/// Waits until `condition` holds. Panics when the test's [`patience`] is over, so that a test whose event never comes
+/// fails.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + patience();
     while !condition().await {
@@ -31,7 +32,8 @@ pub async fn connected(builder: &Builder, url: &str) -> Rowlock {
     }
 }
 
-/// Takes a lock that must be free. (Another verb may have its row locked for a moment: then nobody is told as its holder.)
+/// Takes a lock that must be free. (Another verb may have its row locked for a moment: then nobody is told as its
+/// holder.)
 pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
     let deadline = tokio::time::Instant::now() + patience();
     let lock = rowlock.lock(name).ttl(ttl);

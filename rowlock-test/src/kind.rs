@@ -7,7 +7,8 @@ use rowlock::Engine;
 
 use crate::{App, Db};
 
-/// The list of engines, in the order in which the tests run: the file, and its variant of `Engine`. Hands the list to a macro.
+/// The list of engines, in the order in which the tests run: the file, and its variant of `Engine`. Hands the list to
+/// a macro.
 #[macro_export]
 macro_rules! engines {
     ($then:ident $($with:tt)*) => {
@@ -38,8 +39,8 @@ macro_rules! kinds {
 }
 engines!(kinds);
 
-/// The engine that comes `n` places after `engine` in the list, round and round. In the list are all engines, or those that
-/// `ROWLOCK_TEST_ENGINES` names, with commas between them: where this run has no other servers.
+/// The engine that comes `n` places after `engine` in the list, round and round. In the list are all engines, or those
+/// that `ROWLOCK_TEST_ENGINES` names, with commas between them: where this run has no other servers.
 pub(crate) fn engine_after(engine: Engine, n: usize) -> Engine {
     let here = match std::env::var("ROWLOCK_TEST_ENGINES") {
         Ok(names) => names.split(',').map(|name| name.parse().unwrap()).collect(),
@@ -65,7 +66,8 @@ pub(crate) struct New {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each answers a question")]
 pub struct Kind {
-    /// Only one transaction at a time can write. It locks the whole database, so no transaction waits after it has begun.
+    /// Only one transaction at a time can write. It locks the whole database, so no transaction waits after it has
+    /// begun.
     pub one_writer: bool,
     /// There is a server process, which sessions reach by a network.
     pub has_server: bool,
@@ -87,15 +89,18 @@ pub struct Kind {
     pub lock_table: &'static str,
     /// Makes a transaction serializable after its begin, where a transaction can do that.
     pub serializable: Option<&'static str>,
-    /// Added to a SELECT in a transaction: reads the newest row, and keeps writers from it. Empty where a plain SELECT will do.
+    /// Added to a SELECT in a transaction: reads the newest row, and keeps writers from it. Empty where a plain SELECT
+    /// will do.
     pub share: &'static str,
     /// A query for 1 while the session has its own settings, where rowlock changes settings for a moment.
     pub settings: Option<&'static str>,
-    /// Added to an INSERT: changes nothing if a row with this key exists. Empty where the INSERT fails, and nothing else does.
+    /// Added to an INSERT: changes nothing if a row with this key exists. Empty where the INSERT fails, and nothing
+    /// else does.
     pub unless_exists: fn(key: &str) -> String,
     /// Has the server refuse every later update of a row of `table` where `column` is `bytes`.
     pub refuse: fn(table: &str, column: &str, bytes: &str) -> String,
-    /// Has the server end a transaction that sends nothing for a second, if the server has such a limit. Sent in the transaction.
+    /// Has the server end a transaction that sends nothing for a second, if the server has such a limit. Sent in the
+    /// transaction.
     pub end_idle: Option<&'static str>,
     /// The time now, in microseconds.
     pub micros: &'static str,

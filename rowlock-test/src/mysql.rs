@@ -120,8 +120,9 @@ pub(crate) async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<
 
 /// The open transactions of the database's users, each as the server describes it.
 ///
-/// This reads the server's status, because the table `INNODB_TRX` is a cache: the server refreshes it only when no session has
-/// read it for 0.1 s (MySQL manual, 17.15.2.3). A test that reads it in a loop would never see the end of a transaction.
+/// This reads the server's status, because the table `INNODB_TRX` is a cache: the server refreshes it only when no
+/// session has read it for 0.1 s (MySQL manual, 17.15.2.3). A test that reads it in a loop would never see the end of
+/// a transaction.
 async fn transactions(db: &Db) -> Vec<String> {
     let mut conn = pool(db).acquire().await.unwrap();
     let sessions = sessions(&mut conn, &db.name).await;

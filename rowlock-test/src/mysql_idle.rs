@@ -1,7 +1,8 @@
 //! Databases of MySQL and MariaDB that wait for the next test.
 //!
-//! Neither server copies a database, and making the tables takes a tenth of a second. So a database whose test has ended is emptied, and
-//! the next test takes it. It is dropped instead if a client of the test still uses it, or if the test changed what the tables are.
+//! Neither server copies a database, and making the tables takes a tenth of a second. So a database whose test has
+//! ended is emptied, and the next test takes it. It is dropped instead if a client of the test still uses it, or if
+//! the test changed what the tables are.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{LazyLock, Mutex};
@@ -64,7 +65,8 @@ pub(crate) async fn take(engine: Engine, server: &str, name: String) -> String {
     taken
 }
 
-/// The database that has been idle for longest. A client of its last test may have connected again: then the database is dropped.
+/// The database that has been idle for longest. A client of its last test may have connected again: then the database
+/// is dropped.
 async fn idle(admin: &mut MySqlConnection, server: &str) -> Option<String> {
     loop {
         let pop = VecDeque::pop_front;
@@ -93,7 +95,8 @@ pub(crate) async fn give_back(server: &str, name: &str) {
     idle.push_back(name.to_owned());
 }
 
-/// Whether all clients of the test have closed their connections. A client that is still there could write for the next test.
+/// Whether all clients of the test have closed their connections. A client that is still there could write for the
+/// next test.
 async fn is_left(admin: &mut MySqlConnection, name: &str) -> bool {
     let until = Instant::now() + CLOSING;
     // One is `admin`.
@@ -119,7 +122,8 @@ async fn is_as_made(admin: &mut MySqlConnection, server: &str) -> bool {
     definition(admin).await.as_ref() == MADE.lock().unwrap().get(server)
 }
 
-/// What the tables are, if all are there: their columns, indexes, constraints and triggers, and which migrations made them.
+/// What the tables are, if all are there: their columns, indexes, constraints and triggers, and which migrations made
+/// them.
 async fn definition(conn: &mut MySqlConnection) -> Option<String> {
     let mut definition = String::new();
     for table in TABLES.iter().chain(&["rowlock_schema_history"]) {

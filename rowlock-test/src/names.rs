@@ -12,7 +12,8 @@ pub fn user_name(prefix: &str) -> String {
     format!("{prefix}_{}_{count}", std::process::id())
 }
 
-/// The name of a new database. It tells its process and its test, so that somebody who finds a database knows which test left it.
+/// The name of a new database. It tells its process and its test, so that somebody who finds a database knows which
+/// test left it.
 pub(crate) fn database_name() -> String {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let thread = std::thread::current();

@@ -101,7 +101,8 @@ async fn create(server: &str, name: String, template: &str) -> New {
     }
 }
 
-/// The name of a database with the tables of rowlock, which is made once for each version of the migrations. It stays on the server.
+/// The name of a database with the tables of rowlock, which is made once for each version of the migrations. It stays
+/// on the server.
 async fn migrated(server: &str) -> String {
     let tables = rowlock::migration_sql(Engine::Postgres).unwrap();
     let mut digest = DefaultHasher::new();

@@ -25,7 +25,8 @@ macro_rules! on_every_engine {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
                     let db = $crate::Db::$make(rowlock::Engine::$engine).await;
-                    // If a promise is broken, its event may never come. An event that is waited for by name says so first.
+                    // If a promise is broken, its event may never come. An event that is waited for by name says so
+                    // first.
                     let test = async {
                         super::promise::$name(&db).await;
                         db.remove().await;

@@ -23,8 +23,8 @@ pub enum Mode {
     CutNextBatch,
     /// The proxy keeps the next request, and cuts its connection. [`Proxy::deliver`] passes the request to the server.
     KeepNextRequest,
-    /// As [`KeepNextRequest`](Self::KeepNextRequest), for a request that contains this text; the number says how many such
-    /// requests pass before. From then on the proxy is [`Silent`](Self::Silent).
+    /// As [`KeepNextRequest`](Self::KeepNextRequest), for a request that contains this text; the number says how many
+    /// such requests pass before. From then on the proxy is [`Silent`](Self::Silent).
     KeepRequestWith(&'static str, u32),
     /// Requests reach the server. The proxy holds the answers until the mode changes.
     HoldAnswers,
@@ -121,8 +121,8 @@ impl Proxy {
         self.passed.requests.load(Ordering::Relaxed)
     }
 
-    /// Holds all answers from now on, and waits for the first one. Then that client sends nothing more, and the server has no work
-    /// left from it.
+    /// Holds all answers from now on, and waits for the first one. Then that client sends nothing more, and the server
+    /// has no work left from it.
     pub async fn hold_an_answer(&self) {
         self.set(Mode::HoldAnswers);
         let held = || self.passed.answers.load(Ordering::SeqCst);
@@ -130,7 +130,8 @@ impl Proxy {
         eventually("an answer is held", async || held() > before).await;
     }
 
-    /// Passes the kept request to the server, on the connection that the client has given up. Waits for the server's answer.
+    /// Passes the kept request to the server, on the connection that the client has given up. Waits for the server's
+    /// answer.
     pub async fn deliver(&self) {
         self.kept.deliver.notify_one();
         self.kept.answered.notified().await;

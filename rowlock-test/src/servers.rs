@@ -13,8 +13,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// Starts `kind`. `more` are the arguments that `docker/servers.sh` takes after the folder. (For several servers, each line
-    /// of the URL is one server's.)
+    /// Starts `kind`. `more` are the arguments that `docker/servers.sh` takes after the folder. (For several servers,
+    /// each line of the URL is one server's.)
     pub fn start(kind: &str, more: &[&str]) -> Self {
         Self::with(kind, more, Commits::NotDurable)
     }

@@ -9,7 +9,8 @@ use sqlx::{MySqlConnection, PgConnection, SqliteConnection};
 
 use crate::{App, Db, Tx};
 
-/// The statements for the table `stock (stripe, items)`, which has no constraint of its own: the statements alone keep it from going below zero.
+/// The statements for the table `stock (stripe, items)`, which has no constraint of its own: the statements alone keep
+/// it from going below zero.
 #[derive(Debug)]
 pub struct Stock<C>(PhantomData<fn(C)>);
 

@@ -4,12 +4,12 @@ use serde::Serialize;
 
 use crate::model::{Error, Fingerprint, FingerprintBuilder, Outcome};
 
-/// A call of a function, which becomes a [`Fingerprint`]. Two calls have the same fingerprint if they have the same function, and the same
-/// arguments under the same names in the same order.
+/// A call of a function, which becomes a [`Fingerprint`]. Two calls have the same fingerprint if they have the same
+/// function, and the same arguments under the same names in the same order.
 ///
-/// An argument counts as JSON. The fields of an object count in any order, so a `HashMap` counts by what it contains. The
-/// elements of an array count in their order: give no `HashSet`, whose order changes. A number counts as it is written: 1.0 and 1 differ. Below 64 levels, the fields of an object count in their
-/// order, too.
+/// An argument counts as JSON. The fields of an object count in any order, so a `HashMap` counts by what it contains.
+/// The elements of an array count in their order: give no `HashSet`, whose order changes. A number counts as it is
+/// written: 1.0 and 1 differ. Below 64 levels, the fields of an object count in their order, too.
 ///
 /// ```
 /// use rowlock::attributes::Call;
@@ -39,8 +39,9 @@ impl Call {
         Self(self.0.part("within").part(place))
     }
 
-    /// A call of `function`, in which `item` is: an empty function in its body. If the path of `item` tells that `function` belongs to a type or stands in another
-    /// function, that counts, too. For the attribute `idempotent`, which does not see it.
+    /// A call of `function`, in which `item` is: an empty function in its body. If the path of `item` tells that
+    /// `function` belongs to a type or stands in another function, that counts, too. For the attribute `idempotent`,
+    /// which does not see it.
     pub fn here<F: Copy>(function: &str, item: F) -> Self {
         let path = std::any::type_name_of_val(&item).replace("::{{closure}}", "");
         match path.rsplit_once("::") {
@@ -53,7 +54,7 @@ impl Call {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] when JSON cannot represent the value.
+    /// [`RecordError::Json`](crate::RecordError::Json) when JSON cannot represent the value.
     pub fn argument(self, name: &str, value: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
         let json = Outcome::json(&value)?;
         Ok(Self(self.0.part(name).json(json.bytes())?))
@@ -71,6 +72,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
+    use crate::model::RecordError;
 
     fn of(value: &(impl Serialize + ?Sized)) -> Fingerprint {
         let call = Call::of("pay").argument("it", value);
@@ -130,7 +132,10 @@ mod tests {
     fn what_json_would_write_as_null_is_an_error() {
         for number in [f64::NAN, f64::INFINITY] {
             let call = Call::of("pay").argument("cents", &Some(number));
-            assert!(matches!(call, Err(Error::Json { .. })), "{call:?}");
+            assert!(
+                matches!(call, Err(Error::Record(RecordError::Json { .. }))),
+                "{call:?}"
+            );
         }
     }
 
@@ -159,7 +164,10 @@ mod tests {
     fn what_json_cannot_represent_is_an_error() {
         let keys = HashMap::from([(vec![1], 1)]);
         let call = Call::of("pay").argument("it", &keys);
-        assert!(matches!(call, Err(Error::Json { .. })), "{call:?}");
+        assert!(
+            matches!(call, Err(Error::Record(RecordError::Json { .. }))),
+            "{call:?}"
+        );
     }
 
     #[test]

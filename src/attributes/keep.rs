@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::idempotency::{Idempotency, IdempotencyGuard};
-use crate::model::{Error, Outcome, Subject};
+use crate::model::{Error, Outcome, RecordError, Subject};
 
 /// The content type of the mark: an outcome that stands for a result that could not be kept.
 const NOT_KEPT: &str = "application/vnd.rowlock.result-not-kept";
@@ -42,8 +42,8 @@ pub(super) fn to_keep(guard: &IdempotencyGuard, result: &impl Serialize) -> Outc
     })
 }
 
-/// Keeps the outcome of work that is done. When the database does not take it, it returns the error and tries again. A task of the client does all this, so
-/// dropping this future loses nothing.
+/// Keeps the outcome of work that is done. When the database does not take it, it returns the error and tries again. A
+/// task of the client does all this, so dropping this future loses nothing.
 pub(super) async fn keep(
     idempotency: &Idempotency,
     guard: IdempotencyGuard,
@@ -59,7 +59,7 @@ pub(super) async fn keep(
                 let _ = tell.send(kept);
             }
             // A step may have happened. A kept result would hide that.
-            Err(error @ Error::StepUnknown { .. }) => {
+            Err(error @ Error::Record(RecordError::StepUnknown { .. })) => {
                 release(&guard).await;
                 let _ = tell.send(Err(error));
             }
@@ -99,8 +99,8 @@ async fn release(guard: &IdempotencyGuard) {
     }
 }
 
-/// Tries again to keep an outcome, also after the lease has run out, until another attempt takes over. When the database
-/// refuses the outcome, this keeps the mark instead.
+/// Tries again to keep an outcome, also after the lease has run out, until another attempt takes over. When the
+/// database refuses the outcome, this keeps the mark instead.
 async fn keep_on(guard: IdempotencyGuard, mut outcome: Outcome) {
     let record = guard.record();
     let until = Instant::now() + KEEP_TRYING;
@@ -120,7 +120,7 @@ async fn keep_on(guard: IdempotencyGuard, mut outcome: Outcome) {
             Err(Error::ShutDown { .. }) => break,
             Err(error) => {
                 tracing::warn!(%record, %error, "a result is not kept yet: rowlock tries again");
-                if matches!(error, Error::OutcomeTooLarge { .. }) {
+                if matches!(error, Error::Record(RecordError::OutcomeTooLarge { .. })) {
                     outcome = not_kept();
                 }
             }

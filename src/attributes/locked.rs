@@ -6,13 +6,14 @@ use crate::model::{Error, ReleaseOutcome};
 /// Acquires `lock`, runs `work` while the lease is held, and releases the lease. The attribute
 /// [`locked`](https://docs.rs/rowlock/latest/rowlock/attr.locked.html) does this to a whole function.
 ///
-/// It waits for the lease as long as [`Lock::wait`] says (for ever when not set; with a wait of zero it asks once). When the lease is lost,
-/// it drops `work` at its next await point, as [`Held::with`] does.
+/// It waits for the lease as long as [`Lock::wait`] says (for ever when not set; with a wait of zero it asks once).
+/// When the lease is lost, it drops `work` at its next await point, as [`Held::with`] does.
 ///
-/// The release is awaited: when this returns, the name is free for the next holder. If the release fails, `work` is still done, and its result
-/// is returned: an error would make the caller do the work again. rowlock logs a warning, and the name is free when the lease ends, within
-/// its TTL. It also logs a warning if the lease was lost after the last await of `work`. To act on that, check the guard at the end of `work`
-/// ([`Held::is_held`], or a [pin](Held::pin)).
+/// The release is awaited: when this returns, the name is free for the next holder. If the release fails, `work` is
+/// still done, and its result is returned: an error would make the caller do the work again. rowlock logs a warning,
+/// and the name is free when the lease ends, within its TTL. It also logs a warning if the lease was lost after the
+/// last await of `work`. To act on that, check the guard at the end of `work` ([`Held::is_held`], or a
+/// [pin](Held::pin)).
 ///
 /// # Errors
 ///

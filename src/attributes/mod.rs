@@ -1,4 +1,5 @@
-//! What the attributes [`locked`](macro@crate::locked) and [`idempotent`](macro@crate::idempotent) stand for. A program may call it without them.
+//! What the attributes [`locked`](macro@crate::locked) and [`idempotent`](macro@crate::idempotent) stand for. A
+//! program may call it without them.
 
 mod call;
 mod keep;

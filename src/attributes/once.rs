@@ -8,8 +8,9 @@ use super::keep::{give_up, is_not_kept, keep, to_keep};
 use crate::idempotency::{Begun, Idempotency, IdempotencyGuard};
 use crate::model::{Error, Fingerprint, RecordKey};
 
-/// Runs `work` once for `key` in `scope`, and keeps its result as JSON. A later call of the same request gets that result, and does not run `work`.
-/// The attribute [`idempotent`](https://docs.rs/rowlock/latest/rowlock/attr.idempotent.html) does this to a whole function.
+/// Runs `work` once for `key` in `scope`, and keeps its result as JSON. A later call of the same request gets that
+/// result, and does not run `work`. The attribute
+/// [`idempotent`](https://docs.rs/rowlock/latest/rowlock/attr.idempotent.html) does this to a whole function.
 ///
 /// `fingerprint` is the digest of the request; [`Call`](super::Call) makes one of a function and its arguments.
 ///
@@ -18,28 +19,32 @@ use crate::model::{Error, Fingerprint, RecordKey};
 /// - `work` returns `Ok`: the result is kept, and then returned. If `work` has completed the attempt itself, with
 ///   [`complete_in`](IdempotencyGuard::complete_in) in its transaction and the *same* value as JSON
 ///   ([`Outcome::json`](crate::Outcome::json)), the result and the writes of that transaction are one commit.
-/// - `work` returns `Err`: the key is free, and the next call runs the work again. So return a final failure (a declined card) as a value, not
-///   as an error. During a [step that must not be repeated](IdempotencyGuard::step_once) the record becomes unknown instead. If `work` has
-///   called [`keep_claimed`](IdempotencyGuard::keep_claimed), the key stays claimed until the lease ends.
-/// - The result cannot be kept (it is larger than [`max_outcome`](Idempotency::max_outcome), or JSON cannot represent it): the work is done
-///   and must not be repeated, so this call returns the result, and later calls get [`Refused::NotKept`].
-/// - The database does not answer: this call returns the error, and a task of the client keeps trying for up to ten minutes. Until then the
-///   key stays claimed. Call again to get the result.
-/// - The process crashes, or this future is dropped, during `work`: the attempt is abandoned. When its lease has ended (after a drop: at once)
-///   the next call runs the work again. Protect effects outside of the database with [steps](IdempotencyGuard::step) and the
-///   [`downstream_key`](IdempotencyGuard::downstream_key).
+/// - `work` returns `Err`: the key is free, and the next call runs the work again. So return a final failure (a
+///   declined card) as a value, not as an error. During a [step that must not be
+///   repeated](IdempotencyGuard::step_once) the record becomes unknown instead. If `work` has called
+///   [`keep_claimed`](IdempotencyGuard::keep_claimed), the key stays claimed until the lease ends.
+/// - The result cannot be kept (it is larger than [`max_outcome`](Idempotency::max_outcome), or JSON cannot represent
+///   it): the work is done and must not be repeated, so this call returns the result, and later calls get
+///   [`Refused::NotKept`].
+/// - The database does not answer: this call returns the error, and a task of the client keeps trying for up to ten
+///   minutes. Until then the key stays claimed. Call again to get the result.
+/// - The process crashes, or this future is dropped, during `work`: the attempt is abandoned. When its lease has ended
+///   (after a drop: at once) the next call runs the work again. Protect effects outside of the database with
+///   [steps](IdempotencyGuard::step) and the [`downstream_key`](IdempotencyGuard::downstream_key).
 ///
-/// The key is remembered for [`retention`](Idempotency::retention) and [`remember_expired`](Idempotency::remember_expired), 7 days when not set, from the end of the attempt. After that, the
-/// same call runs the work again.
+/// The key is remembered for [`retention`](Idempotency::retention) and
+/// [`remember_expired`](Idempotency::remember_expired), 7 days when not set, from the end of the attempt. After that,
+/// the same call runs the work again.
 ///
-/// If the lease of the attempt is lost, because the process was paused or the database did not answer for the time of the lease, `work` goes on, because its effect may be under way, and another attempt may begin
-/// meanwhile. If another attempt has taken over by the end of `work`,
-/// the result is not kept, and the error is [`Error::Superseded`].
+/// If the lease of the attempt is lost, because the process was paused or the database did not answer for the time of
+/// the lease, `work` goes on, because its effect may be under way, and another attempt may begin meanwhile. If another
+/// attempt has taken over by the end of `work`, the result is not kept, and the error is [`Error::Superseded`].
 ///
 /// # Errors
 ///
-/// The errors of `work`. [`Refused`], when the work did not run and there is no result. The errors of [`Idempotency::begin`] and
-/// [`IdempotencyGuard::complete`]; [`Error::Json`] when the kept result does not represent a `T`.
+/// The errors of `work`. [`Refused`], when the work did not run and there is no result. The errors of
+/// [`Idempotency::begin`] and [`IdempotencyGuard::complete`]; [`RecordError::Json`](crate::RecordError::Json) when the
+/// kept result does not represent a `T`.
 ///
 /// # Panics
 ///
@@ -47,7 +52,8 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///
 /// # Cancel safety
 ///
-/// Dropping the future during `work` ends the attempt as a crash does, except that the key is free at once. After `work`, the result is kept in the background.
+/// Dropping the future during `work` ends the attempt as a crash does, except that the key is free at once. After
+/// `work`, the result is kept in the background.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

@@ -3,7 +3,8 @@
 use crate::idempotency::{InFlight, UnknownStep};
 use crate::model::RecordKey;
 
-/// Why a call of [`once`](super::once()) did not run its work, although there is no earlier result to return. Nothing was changed.
+/// Why a call of [`once`](super::once()) did not run its work, although there is no earlier result to return. Nothing
+/// was changed.
 ///
 /// Each variant is one of [`Begun`](crate::Begun)'s, as an error. (An attempt that another one has replaced is
 /// [`Error::Superseded`](crate::Error::Superseded).)
@@ -34,7 +35,8 @@ use crate::model::RecordKey;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// Another attempt is running, or the database is in [quarantine](InFlight::quarantine). Call again later: then it may be done.
+    /// Another attempt is running, or the database is in [quarantine](InFlight::quarantine). Call again later: then it
+    /// may be done.
     #[error("{record} {}; call again later", why(attempt))]
     InFlight {
         /// The record.
@@ -48,7 +50,8 @@ pub enum Refused {
         /// The record.
         record: RecordKey,
     },
-    /// An attempt ended or was abandoned during a step that must not be repeated. The step may or may not have happened.
+    /// An attempt ended or was abandoned during a step that must not be repeated. The step may or may not have
+    /// happened.
     #[error(
         "{} is unknown: the step {:?} of attempt {} may or may not have happened; find out, and report it (`rowlock idempotency resolve`)",
         .0.record, .0.step, .0.attempt
@@ -62,7 +65,8 @@ pub enum Refused {
         /// The record.
         record: RecordKey,
     },
-    /// Too many attempts were abandoned. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
+    /// Too many attempts were abandoned. No attempt begins until `rowlock idempotency reset`, or until an hour after
+    /// the last attempt's lease has ended, whichever is first.
     #[error(
         "{record} is poisoned: {attempts} attempts were abandoned; find out why, then run `rowlock idempotency reset` (or wait for an hour after the last one)"
     )]
@@ -72,8 +76,8 @@ pub enum Refused {
         /// The number of attempts that were abandoned.
         attempts: u32,
     },
-    /// An earlier attempt was done, and its result could not be kept: it was too large, JSON could not represent it, or the database
-    /// refused it. The work does not run again.
+    /// An earlier attempt was done, and its result could not be kept: it was too large, JSON could not represent it,
+    /// or the database refused it. The work does not run again.
     #[error(
         "{record} is done, and its result could not be kept: look for its effect, or use a new key for a new request"
     )]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Rowlock;
 use super::holder::this_process;
 use crate::model::bounds::{check_holder, check_quarantine, check_ttl, within};
-use crate::model::{ClockError, Error};
+use crate::model::{ClockError, ConnectError, Error};
 use crate::runtime::password::AskPassword;
 use crate::runtime::schema::Preparing;
 use crate::runtime::{Core, Settings};
@@ -44,9 +44,9 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The holder of this client's locks, for people to read: 1 to 200 bytes without NUL. Program,
-    /// process id and host when not set. No statement decides by it. In it, as in every text for people, `?` stands for a
-    /// character that the encoding of a PostgreSQL database lacks.
+    /// The holder of this client's locks, for people to read: 1 to 200 bytes without NUL. Program, process id and host
+    /// when not set. No statement decides by it. In it, as in every text for people, `?` stands for a character that
+    /// the encoding of a PostgreSQL database lacks.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self
@@ -67,30 +67,34 @@ impl Builder {
         self
     }
 
-    /// Puts the database in quarantine when connecting, as [`Rowlock::quarantine`] does: 100 ms to 366 days; none when not set.
+    /// Puts the database in quarantine when connecting, as [`Rowlock::quarantine`] does: 100 ms to 366 days; none when
+    /// not set.
     ///
-    /// Use it for a database that was made anew after all its data was lost. The quarantine begins before it has a table of locks, so nothing is granted
-    /// before. For that, all other clients must connect with [`migrate(false)`](Self::migrate).
+    /// Use it for a database that was made anew after all its data was lost. The quarantine begins before it has a
+    /// table of locks, so nothing is granted before. For that, all other clients must connect with
+    /// [`migrate(false)`](Self::migrate).
     pub fn quarantine(mut self, time: Duration) -> Self {
         self.quarantine = Some(time);
         self
     }
 
-    /// How often this process removes expired rows: 1 s to 24 h, every minute when not set; `None` leaves that to other
-    /// processes, or to `rowlock clean`.
+    /// How often this process removes expired rows: 1 s to 24 h, every minute when not set; `None` leaves that to
+    /// other processes, or to `rowlock clean`.
     ///
-    /// Each time it looks at some 5,000 lock rows, and removes those that were not used for ten days. It removes expired
-    /// idempotency records and form tokens after the first call of [`idempotency`](Rowlock::idempotency) or
+    /// Each time it looks at some 5,000 lock rows, and removes those that were not used for ten days. It removes
+    /// expired idempotency records and form tokens after the first call of [`idempotency`](Rowlock::idempotency) or
     /// [`form_tokens`](Rowlock::form_tokens).
     pub fn clean_every(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.clean_every = every.into();
         self
     }
 
-    /// How far the database's clock may *jump* ahead of this host's while a lease lasts: 0 to 1 hour, 10 ms when not set.
+    /// How far the database's clock may *jump* ahead of this host's while a lease lasts: 0 to 1 hour, 10 ms when not
+    /// set.
     ///
     /// The database's clock decides when a lease is over. This host's clock decides when to stop trusting it: after
-    /// five sixths of its time, less this error. So a lease of 30 s is held for 24.99 s after the last renewal was sent.
+    /// five sixths of its time, less this error. So a lease of 30 s is held for 24.99 s after the last renewal was
+    /// sent.
     ///
     /// - The *sixth* is for clocks that run at different rates. It covers chronyd's default on both hosts
     ///   (`maxslewrate` 83333 ppm, chrony.conf(5)), and cannot be set.
@@ -99,12 +103,12 @@ impl Builder {
     ///   milliseconds. Set the error to the largest step that your time service makes in operation, or to the largest
     ///   difference between the database's hosts, if that is larger.
     ///
-    /// An administrator, or a paused or restored virtual machine, may set a clock forward by more than the error. Then the
-    /// name may be granted to another holder while the first holder still trusts its lease. A
+    /// An administrator, or a paused or restored virtual machine, may set a clock forward by more than the error. Then
+    /// the name may be granted to another holder while the first holder still trusts its lease. A
     /// [pin](crate::Held::pin) and a fence protect even then.
     ///
-    /// A lock's [`ttl`](crate::Lock::ttl) and an attempt's [`lease`](crate::Idempotency::lease) must be more than twice
-    /// this error; shorter ones are [`Error::InvalidDuration`].
+    /// A lock's [`ttl`](crate::Lock::ttl) and an attempt's [`lease`](crate::Idempotency::lease) must be more than
+    /// twice this error; shorter ones are [`Error::InvalidDuration`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -125,23 +129,26 @@ impl Builder {
         self
     }
 
-    /// How long this client's session lasts without a renewal: 100 ms to 24 h; 30 s when not set. Locks in a session are refused when it
-    /// is not more than twice the [`clock_error`](Self::clock_error). When the process crashes, the locks that it took
-    /// [in its session](crate::Lock::in_session) are free after this time, and its waiters are passed over.
+    /// How long this client's session lasts without a renewal: 100 ms to 24 h; 30 s when not set. Locks in a session
+    /// are refused when it is not more than twice the [`clock_error`](Self::clock_error). When the process crashes,
+    /// the locks that it took [in its session](crate::Lock::in_session) are free after this time, and its waiters are
+    /// passed over.
     pub fn session_ttl(mut self, ttl: Duration) -> Self {
         self.session_ttl = ttl;
         self
     }
 
-    /// Asks `ask` for the password each time that the client makes a connection, for passwords that change while it runs: tokens that a cloud
-    /// gives out for some minutes, or secrets that are rotated. The password of the URL is not used. Connections that are there stay.
+    /// Asks `ask` for the password each time that the client makes a connection, for passwords that change while it
+    /// runs: tokens that a cloud gives out for some minutes, or secrets that are rotated. The password of the URL is
+    /// not used. Connections that are there stay.
     ///
-    /// `ask` runs on a thread of its own, with a tokio runtime. Its answer and the login together may take the [`operation_timeout`](Self::operation_timeout). If it
-    /// fails, panics or is too late, or if the server refuses the password, the connection is tried again, and asks again, until the operations that wait for it run out of time
-    /// ([`Error::Unreachable`]). Only [`connect`](Self::connect) itself fails at once.
+    /// `ask` runs on a thread of its own, with a tokio runtime. Its answer and the login together may take the
+    /// [`operation_timeout`](Self::operation_timeout). If it fails, panics or is too late, or if the server refuses
+    /// the password, the connection is tried again, and asks again, until the operations that wait for it run out of
+    /// time ([`Error::Unreachable`]). Only [`connect`](Self::connect) itself fails at once.
     ///
-    /// For a URL of a server. A client of a pool follows the pool: see [`Rowlock::from_pool`]. There, and for SQLite, this setting is
-    /// [`Error::InvalidSetting`].
+    /// For a URL of a server. A client of a pool follows the pool: see [`Rowlock::from_pool`]. There, and for SQLite,
+    /// this setting is [`Error::InvalidSetting`].
     ///
     /// ```no_run
     /// # async fn token() -> Result<String, std::io::Error> { Ok(String::new()) }
@@ -169,9 +176,9 @@ impl Builder {
     /// The errors of [`Rowlock::connect`], and invalid settings.
     pub async fn connect(self, url: &str) -> Result<Rowlock, Error> {
         if url.trim() != url {
-            return Err(Error::InvalidUrl {
+            return Err(Error::Connect(ConnectError::InvalidUrl {
                 reason: "it begins or ends with a space or a line break: remove that".into(),
-            });
+            }));
         }
         engines::connect(url, self).await
     }

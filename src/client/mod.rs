@@ -1,6 +1,7 @@
 //! The client: one handle for all engines.
 
 mod builder;
+mod force;
 mod holder;
 mod operate;
 mod quarantine;
@@ -55,9 +56,9 @@ impl Rowlock {
     /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
     /// (a missing file is created).
     ///
-    /// Write several servers as `HOST1:PORT1,HOST2:PORT2`. The client tries them in turn until one takes writes, now and
-    /// after a failover. PgBouncer in transaction mode needs no setting. If rowlock cannot find out how a pooler shares
-    /// connections, put `rowlock_pooler=transaction` or `rowlock_pooler=session` into the PostgreSQL URL. See
+    /// Write several servers as `HOST1:PORT1,HOST2:PORT2`. The client tries them in turn until one takes writes, now
+    /// and after a failover. PgBouncer in transaction mode needs no setting. If rowlock cannot find out how a pooler
+    /// shares connections, put `rowlock_pooler=transaction` or `rowlock_pooler=session` into the PostgreSQL URL. See
     /// `docs/CLUSTERS.md`.
     ///
     /// A parameter of the URL that would have no effect is an error, which names it and not its value. On PostgreSQL
@@ -78,11 +79,12 @@ impl Rowlock {
 
     /// Uses the database of the application's own sqlx pool (`PgPool`, `MySqlPool`, `SqlitePool`).
     ///
-    /// rowlock takes only the connect options from the pool, and no connection, so that neither can starve
-    /// the other. On a server it takes them anew for each connection that it makes: after sqlx's `Pool::set_connect_options` (a
-    /// new password, another address of the same database) rowlock's next connections use the new options. Options that name another database or schema are
-    /// refused: that has other locks, and needs another client. The client keeps a clone of such a pool: close the pool with `Pool::close`, and do not rely on
-    /// the drop of its last handle.
+    /// rowlock takes only the connect options from the pool, and no connection, so that neither can starve the other.
+    /// On a server it takes them anew for each connection that it makes: after sqlx's `Pool::set_connect_options` (a
+    /// new password, another address of the same database) rowlock's next connections use the new options. Options
+    /// that name another database or schema are refused: that has other locks, and needs another client. The client
+    /// keeps a clone of such a pool: close the pool with `Pool::close`, and do not rely on the drop of its last
+    /// handle.
     ///
     /// # Errors
     ///
@@ -110,9 +112,9 @@ impl Rowlock {
         InTx::new(Arc::clone(&self.core), tx)
     }
 
-    /// The version of `name`. [`InTx::advance`] succeeds later if the name was not granted since; see [`Version`]. Read
-    /// the version *before* the data that it protects, and begin the transaction that reads the data after it. Inside a
-    /// transaction, use [`InTx::version`].
+    /// The version of `name`. [`InTx::advance`] succeeds later if the name was not granted since; see [`Version`].
+    /// Read the version *before* the data that it protects, and begin the transaction that reads the data after it.
+    /// Inside a transaction, use [`InTx::version`].
     ///
     /// # Errors
     ///
@@ -174,13 +176,15 @@ impl Rowlock {
         Owner::new(&self.core)
     }
 
-    /// Ends this client's session, and frees all locks that were taken [in it](Lock::in_session), in one statement. Returns how many
-    /// these were. Their guards lose them at once ([`Loss::SessionEnded`](crate::Loss::SessionEnded)), before the database frees them.
-    /// A lock that a transaction has pinned is free when that transaction has ended. The next lock in a session opens a new one.
+    /// Ends this client's session, and frees all locks that were taken [in it](Lock::in_session), in one statement.
+    /// Returns how many these were. Their guards lose them at once
+    /// ([`Loss::SessionEnded`](crate::Loss::SessionEnded)), before the database frees them. A lock that a transaction
+    /// has pinned is free when that transaction has ended. The next lock in a session opens a new one.
     ///
     /// # Errors
     ///
-    /// A database out of reach. The locks are lost all the same, and free when the session expires. Call it again to free them earlier.
+    /// A database out of reach. The locks are lost all the same, and free when the session expires. Call it again to
+    /// free them earlier.
     ///
     /// # Cancel safety
     ///
@@ -189,8 +193,8 @@ impl Rowlock {
         self.core.end_session().await
     }
 
-    /// Waits until all releases and drops so far have reached the database, and until the client's own tasks have ended (those of
-    /// [`spawn`](Self::spawn), and those that finish dropped calls), for at most the
+    /// Waits until all releases and drops so far have reached the database, and until the client's own tasks have
+    /// ended (those of [`spawn`](Self::spawn), and those that finish dropped calls), for at most the
     /// [`operation_timeout`](Builder::operation_timeout). Call it before the process exits. If the database is out of
     /// reach, or a transaction has the row locked, the rest is tried again in the background. If the process ends
     /// first, the lease ends with its TTL.
@@ -204,18 +208,19 @@ impl Rowlock {
         self.core.flush().await;
     }
 
-    /// Ends this client and all its clones, before the process exits. Waits for at most `limit` plus half a second, and returns the
-    /// work that had not ended by then. It can be called again.
+    /// Ends this client and all its clones, before the process exits. Waits for at most `limit` plus half a second,
+    /// and returns the work that had not ended by then. It can be called again.
     ///
-    /// In this order: new grants and claims are refused ([`Error::ShutDown`]), except to the client's own tasks; these tasks end, among
-    /// them those that finish dropped calls, and those of [`spawn`](Self::spawn); releases, completions and drops are sent to the
-    /// database; renewals, the cleaner and the threads end.
+    /// In this order: new grants and claims are refused ([`Error::ShutDown`]), except to the client's own tasks; these
+    /// tasks end, among them those that finish dropped calls, and those of [`spawn`](Self::spawn); releases,
+    /// completions and drops are sent to the database; renewals, the cleaner and the threads end.
     ///
-    /// When nothing is left, its connections are closed in good order: a SQLite file that nobody else uses then has all its data in itself, and no
-    /// log beside it. (A client that is only dropped closes them some time later, if the process lives that long.)
+    /// When nothing is left, its connections are closed in good order: a SQLite file that nobody else uses then has
+    /// all its data in itself, and no log beside it. (A client that is only dropped closes them some time later, if
+    /// the process lives that long.)
     ///
-    /// The list contains each held lease and each attempt whose guard still exists. Such a guard stays good: it is renewed, and can be
-    /// released or completed until the process exits. Drop your guards before you call this.
+    /// The list contains each held lease and each attempt whose guard still exists. Such a guard stays good: it is
+    /// renewed, and can be released or completed until the process exits. Drop your guards before you call this.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -242,8 +247,8 @@ impl Rowlock {
         self.core.shut_down(limit).await
     }
 
-    /// A policy for retrying transactions after a conflict: 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between
-    /// them.
+    /// A policy for retrying transactions after a conflict: 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s
+    /// between them.
     ///
     /// If a caller drops the future, a task finishes its transaction. [`flush`](Self::flush) and
     /// [`shutdown`](Self::shutdown) wait for that task.
@@ -251,8 +256,9 @@ impl Rowlock {
         Retry::new().owned_by(&self.core.tasks)
     }
 
-    /// Runs `work` to its end, as a task of the caller's runtime. [`flush`](Self::flush) and [`shutdown`](Self::shutdown) wait for
-    /// it. `name` names the work in the list of a shutdown that leaves it unfinished. Dropping the handle does not stop it.
+    /// Runs `work` to its end, as a task of the caller's runtime. [`flush`](Self::flush) and
+    /// [`shutdown`](Self::shutdown) wait for it. `name` names the work in the list of a shutdown that leaves it
+    /// unfinished. Dropping the handle does not stop it.
     ///
     /// For work that holds a lock or a key, and must end in good order even if its request is cancelled.
     ///
@@ -285,8 +291,8 @@ impl Rowlock {
         &self.core.target
     }
 
-    /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied or restored database has the id of
-    /// the original.)
+    /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied
+    /// or restored database has the id of the original.)
     #[must_use]
     pub fn database_id(&self) -> Uuid {
         self.core.database

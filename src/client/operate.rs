@@ -1,26 +1,21 @@
 //! For operators: what is held, by which sessions; a forced release; forgetting a name; cleaning.
 
-use std::sync::{Arc, OnceLock};
-
 use super::Rowlock;
 use crate::lock::TryAcquire;
 use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::backoff;
-use crate::runtime::head::Manner;
 use crate::runtime::slow::SlowKind;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::verbs::walk::Walk;
 use crate::store::Store;
-use crate::store::lease::force_release;
 use crate::store::lock_row::{Forgot, RowAsk};
-use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, PassWhy, WaiterRow};
+use crate::store::queue::WaiterRow;
 use crate::store::row::LockRow;
 use crate::store::session::SessionRow;
 
 impl Rowlock {
-    /// The live lease of `name`, if it has one. `None` means that no lease is live. A read/write lock or a semaphore may have several
-    /// holders: this returns one of them, and [`holders`](Self::holders) returns all.
+    /// The live lease of `name`, if it has one. `None` means that no lease is live. A read/write lock or a semaphore
+    /// may have several holders: this returns one of them, and [`holders`](Self::holders) returns all.
     ///
     /// It may still show a lease whose guard was just dropped: [`flush`](Self::flush) waits for the release.
     ///
@@ -39,8 +34,9 @@ impl Rowlock {
         row.map(LockRow::info).transpose()
     }
 
-    /// All holders of `name`, in the order of their fences: the holder of a lock, the writer or the readers of a read/write lock, or the
-    /// permits of a semaphore. [`LockInfo::mode`] says which. It reads the rows of this name only, on a connection of its own.
+    /// All holders of `name`, in the order of their fences: the holder of a lock, the writer or the readers of a
+    /// read/write lock, or the permits of a semaphore. [`LockInfo::mode`] says which. It reads the rows of this name
+    /// only, on a connection of its own.
     ///
     /// # Errors
     ///
@@ -83,7 +79,8 @@ impl Rowlock {
         rows.await?.into_iter().map(LockRow::info).collect()
     }
 
-    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that have expired.
+    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that
+    /// have expired.
     ///
     /// # Errors
     ///
@@ -109,79 +106,8 @@ impl Rowlock {
         list.await?.into_iter().map(SessionRow::info).collect()
     }
 
-    /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore it releases all
-    /// permits, one after the other, and returns the one that was granted first. If it cannot free one of them, it frees the others, and returns the error.
-    ///
-    /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the [`operation_timeout`](crate::Builder::operation_timeout), or
-    /// for all of it when others wait too; end such a transaction in the server.
-    ///
-    /// A holder of this client notices at once. A holder of another client may go on working until its next renewal, within a third of its TTL (in a session:
-    /// until the look after a renewal of the session). To prevent an overlap, stop the holder first, or have the resource check the fence. Later fences are greater. A damaged row is repaired.
-    ///
-    /// # Errors
-    ///
-    /// An invalid name, or a database out of reach.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop a statement that was sent: it frees the holder that it found, and no later one. Further permits stay held.
-    pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
-    where
-        N: TryInto<Name>,
-        N::Error: Into<Error>,
-    {
-        let name = name.try_into().map_err(Into::into)?;
-        let mut row = self.free(&name).await?;
-        let (kind, permits) = if row.is_none() {
-            self.permits(&name).await?
-        } else {
-            (Kind::Lock, Vec::new())
-        };
-        let mut failed = None;
-        for permit in &permits {
-            match self.free(permit).await {
-                Ok(freed) => row = row.or(freed.filter(LockRow::is_live)),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        let ask = PassAsk {
-            name: name.clone(),
-            why: PassWhy::Orphaned,
-        };
-        let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
-        // If this fails, a waiter finds the name free a little later, and passes it on.
-        if let Ok(Some(passed)) = self.core.ask(head, pass).await {
-            self.core.queue.all_passed(&passed.next);
-        }
-        self.core.waiters.freed(&name);
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        // A row that cannot be read was freed, too. A lease that had run out had no holder.
-        Ok(row.filter(LockRow::is_live).and_then(|row| row.info().ok()))
-    }
-
-    async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
-        let mut head = self.core.wish(Subject::Lock(name.clone()), "force release");
-        head.manner = Manner::Order;
-        let (name, core) = (name.clone(), self.core.clone());
-        let seen = Arc::new(OnceLock::new());
-        let free = async move |store: &mut dyn Store| {
-            let timeout = core.settings.operation_timeout;
-            let freed = force_release(store, &name, &seen, timeout).await;
-            // This client knows it at once, also when its caller has gone: its tasks would take a lease that lingers. The answer may be lost.
-            if let Some(grant_id) = freed.as_ref().ok().and_then(|row| row.as_ref()?.grant_id) {
-                core.guards.freed(grant_id);
-            }
-            drop(core.queue.keepers.recall(&name));
-            freed
-        };
-        self.core.run_slow(head, free).await
-    }
-
-    /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another capacity. Otherwise it keeps its kind until
-    /// ten days after its last use. Returns whether there was a row.
+    /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another
+    /// capacity. Otherwise it keeps its kind until ten days after its last use. Returns whether there was a row.
     ///
     /// The name must have no holder and no waiter. One that has crashed counts until its lease or session has expired.
     ///
@@ -189,8 +115,8 @@ impl Rowlock {
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`]: a holder, a waiter or a transaction uses the name. [`Error::RowLocked`]: the database's clock is behind the name's
-    /// last fence. An invalid name, a damaged row, or a database out of reach.
+    /// [`Error::WaitTimeout`]: a holder, a waiter or a transaction uses the name. [`Error::RowLocked`]: the database's
+    /// clock is behind the name's last fence. An invalid name, a damaged row, or a database out of reach.
     ///
     /// # Panics
     ///
@@ -247,7 +173,8 @@ impl Rowlock {
         }
     }
 
-    /// Takes all of the name for a moment, which removes what expired leases and sessions have left behind. Returns what is in the way.
+    /// Takes all of the name for a moment, which removes what expired leases and sessions have left behind. Returns
+    /// what is in the way.
     async fn in_the_way(&self, name: &Name) -> Result<Option<Busy>, Error> {
         let asked = match self.kind(name).await? {
             Kind::Lock => self.lock(name.clone()).try_acquire().await?,
@@ -281,7 +208,7 @@ impl Rowlock {
     }
 
     /// What a name stands for, and the names of its live permits.
-    async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
+    pub(super) async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
         let kind = self.kind(name).await?;
         if !kind.has_permits() {
             return Ok((kind, Vec::new()));
@@ -299,11 +226,13 @@ impl Rowlock {
         self.core.run_slow(head, list).await
     }
 
-    /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at most
-    /// `batch` of each (1 to 10,000), and expired sessions with their locks. Also removes the rows of all locks that were not used for ten days, and looks for them
-    /// `batch` rows at a time. The cleaner does this in the background, see [`Builder::clean_every`](crate::Builder::clean_every).
+    /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at
+    /// most `batch` of each (1 to 10,000), and expired sessions with their locks. Also removes the rows of all locks
+    /// that were not used for ten days, and looks for them `batch` rows at a time. The cleaner does this in the
+    /// background, see [`Builder::clean_every`](crate::Builder::clean_every).
     ///
-    /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten days.
+    /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten
+    /// days.
     ///
     /// A client runs one cleaning at a time: a concurrent call waits for its turn, however long that takes.
     ///

@@ -9,31 +9,41 @@ use crate::store::Store;
 use crate::store::quarantine::{Limit, Quarantine};
 
 impl Rowlock {
-    /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already lasts
-    /// longer stays as it is. Returns how much longer the database is in quarantine.
+    /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already
+    /// lasts longer stays as it is. Returns how much longer the database is in quarantine.
     ///
-    /// A database may forget its last commits: after a failover to a standby that had not received them, after a crash with `synchronous_commit = off` or the like,
-    /// or when it is restored from a backup. A holder may then have a lease of which the database knows nothing, and the database would grant the name again. Put the
-    /// database in quarantine **before clients reach it**, and after the old server takes no more writes, for as long as the longest of these: the TTL of a lock, three times the
-    /// [`session_ttl`](crate::Builder::session_ttl), the [lease](crate::Idempotency::lease) of an attempt, the time of a [`release_in`](crate::Held::release_in), the
-    /// `at_least_for` of a job (`rowlock_recipes::Job`). Then every forgotten lease has run out before the next
-    /// grant. Fences stay above all earlier ones, unless the new host's clock is behind the old one's by more than the quarantine.
+    /// A database may forget its last commits: after a failover to a standby that had not received them, after a crash
+    /// with `synchronous_commit = off` or the like, or when it is restored from a backup. A holder may then have a
+    /// lease of which the database knows nothing, and the database would grant the name again. Put the database in
+    /// quarantine **before clients reach it**, and after the old server takes no more writes, for as long as the
+    /// longest of these: the TTL of a lock, three times the [`session_ttl`](crate::Builder::session_ttl), the
+    /// [lease](crate::Idempotency::lease) of an attempt, the time of a [`release_in`](crate::Held::release_in), the
+    /// `at_least_for` of a job (`rowlock_recipes::Job`). Then every forgotten lease has run out before the next grant.
+    /// Fences stay above all earlier ones, unless the new host's clock is behind the old one's by more than the
+    /// quarantine.
     ///
-    /// - It is in force for every statement that begins after this call has returned, of all clients, old and new. (On PostgreSQL, a transaction at REPEATABLE READ or SERIALIZABLE
-    ///   that has read before does not see it: its snapshot is older.)
-    /// - No lock, permit or [version](crate::InTx::advance) is granted, and no attempt [begins](crate::Idempotency::begin). Asking once answers
-    ///   [`Busy`](crate::Busy) or [`InFlight`](crate::InFlight), which tell how long the quarantine lasts. Waiting calls wait for its end, in their order. A transaction does not wait: the result is
-    ///   [`Error::WaitTimeout`] at once.
-    /// - Leases that the database has not forgotten go on: they are renewed, pinned and released. A name that is released stays free.
-    /// - [`run_in_tx`](crate::Idempotency::run_in_tx) goes on: a forgotten outcome was forgotten together with its effect.
-    /// - It protects from forgotten *leases*. A forgotten outcome stays forgotten: an effect outside of this database whose outcome was lost happens again after the quarantine. Send the
+    /// - It is in force for every statement that begins after this call has returned, of all clients, old and new. (On
+    ///   PostgreSQL, a transaction at REPEATABLE READ or SERIALIZABLE that has read before does not see it: its
+    ///   snapshot is older.)
+    /// - No lock, permit or [version](crate::InTx::advance) is granted, and no attempt
+    ///   [begins](crate::Idempotency::begin). Asking once answers [`Busy`](crate::Busy) or
+    ///   [`InFlight`](crate::InFlight), which tell how long the quarantine lasts. Waiting calls wait for its end, in
+    ///   their order. A transaction does not wait: the result is [`Error::WaitTimeout`] at once.
+    /// - Leases that the database has not forgotten go on: they are renewed, pinned and released. A name that is
+    ///   released stays free.
+    /// - [`run_in_tx`](crate::Idempotency::run_in_tx) goes on: a forgotten outcome was forgotten together with its
+    ///   effect.
+    /// - It protects from forgotten *leases*. A forgotten outcome stays forgotten: an effect outside of this database
+    ///   whose outcome was lost happens again after the quarantine. Send the
     ///   [`downstream_key`](crate::IdempotencyGuard::downstream_key) with it.
-    /// - In a Galera cluster, another node sees it when it has applied the commit. Begin it while the other nodes take no clients.
+    /// - In a Galera cluster, another node sees it when it has applied the commit. Begin it while the other nodes take
+    ///   no clients.
     ///
     /// # Errors
     ///
-    /// A time out of bounds, or a database out of reach. On MySQL and MariaDB it waits for transactions that have locked a name, for at most the
-    /// [`operation_timeout`](crate::Builder::operation_timeout). Meanwhile it holds up other calls for half a second at a time at most.
+    /// A time out of bounds, or a database out of reach. On MySQL and MariaDB it waits for transactions that have
+    /// locked a name, for at most the [`operation_timeout`](crate::Builder::operation_timeout). Meanwhile it holds up
+    /// other calls for half a second at a time at most.
     ///
     /// # Cancel safety
     ///
@@ -64,7 +74,8 @@ impl Rowlock {
         self.core.run_slow(head, begin).await
     }
 
-    /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. One that begins after this call has begun may stay. Call it only when it is certain that no lease was forgotten.
+    /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. One
+    /// that begins after this call has begun may stay. Call it only when it is certain that no lease was forgotten.
     ///
     /// # Errors
     ///

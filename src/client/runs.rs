@@ -6,8 +6,8 @@ use crate::store::Store;
 use crate::store::run::RunRow;
 
 impl Rowlock {
-    /// The last run of each lock, sorted by name. A lock has a run if its holder [records](crate::Held::begin_run) one, as a job (`rowlock_recipes::Job`)
-    /// does. A run is kept for 400 days after its begin.
+    /// The last run of each lock, sorted by name. A lock has a run if its holder [records](crate::Held::begin_run)
+    /// one, as a job (`rowlock_recipes::Job`) does. A run is kept for 400 days after its begin.
     ///
     /// # Errors
     ///

@@ -11,8 +11,8 @@ use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
 use crate::runtime::verbs::claim::{Claim, Claiming};
 
 impl Idempotency {
-    /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt refuse
-    /// such a scope. Calls that look at a record, or decide about it, accept it.
+    /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt
+    /// refuse such a scope. Calls that look at a record, or decide about it, accept it.
     pub const HTTP_SCOPES: &'static str = HTTP;
 
     /// Asks for `key` in `scope`: begins an attempt if the key is free, or else reports the state of its record.
@@ -48,8 +48,9 @@ impl Idempotency {
 
     /// [`begin`](Self::begin) for a key that an HTTP client has chosen: for a layer that maps requests to records.
     ///
-    /// The scope of the record is [`HTTP_SCOPES`](Self::HTTP_SCOPES) and `principal`, 1 to 250 bytes that say whose request it
-    /// is. [`begin`](Self::begin) refuses such scopes: a client cannot choose a key that the application's own code uses.
+    /// The scope of the record is [`HTTP_SCOPES`](Self::HTTP_SCOPES) and `principal`, 1 to 250 bytes that say whose
+    /// request it is. [`begin`](Self::begin) refuses such scopes: a client cannot choose a key that the application's
+    /// own code uses.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -92,8 +93,8 @@ impl Idempotency {
         self.attempt(key, &fingerprint.into()).await
     }
 
-    /// [`begin_http`](Self::begin_http) for a layer that bounds how many attempts run: it calls `room` before it claims a free key, and the
-    /// room comes with the guard. `Ok(None)`: the key is free, and there is no room.
+    /// [`begin_http`](Self::begin_http) for a layer that bounds how many attempts run: it calls `room` before it
+    /// claims a free key, and the room comes with the guard. `Ok(None)`: the key is free, and there is no room.
     ///
     /// A caller that waits for the attempt of another caller has no room meanwhile.
     ///

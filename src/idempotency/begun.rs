@@ -8,8 +8,9 @@ use crate::model::{Outcome, RecordKey};
 
 /// The result of a request for a key.
 ///
-/// With [`Idempotency::begin`](super::Idempotency::begin), `New` contains the guard of the attempt that the caller now runs. With
-/// [`Idempotency::run_in_tx`](super::Idempotency::run_in_tx), it contains the outcome that was just committed.
+/// With [`Idempotency::begin`](super::Idempotency::begin), `New` contains the guard of the attempt that the caller now
+/// runs. With [`Idempotency::run_in_tx`](super::Idempotency::run_in_tx), it contains the outcome that was just
+/// committed.
 #[derive(Debug)]
 #[must_use = "it tells whether to run"]
 pub enum Begun<T> {
@@ -24,10 +25,11 @@ pub enum Begun<T> {
     /// An attempt ended or was abandoned during a step that must not be repeated. The step may or may not have
     /// happened.
     Unknown(UnknownStep),
-    /// An earlier attempt of this request was done, and its retention is over. The work is not run again. (Another request under this key is a
-    /// [`Mismatch`](Self::Mismatch).)
+    /// An earlier attempt of this request was done, and its retention is over. The work is not run again. (Another
+    /// request under this key is a [`Mismatch`](Self::Mismatch).)
     Expired,
-    /// Too many attempts were abandoned. No attempt begins until `rowlock idempotency reset`, or until an hour after the last attempt's lease has ended, whichever is first.
+    /// Too many attempts were abandoned. No attempt begins until `rowlock idempotency reset`, or until an hour after
+    /// the last attempt's lease has ended, whichever is first.
     Poisoned {
         /// The number of attempts that were abandoned.
         attempts: u32,
@@ -115,7 +117,8 @@ pub struct UnknownStep {
 #[derive(Debug, Clone)]
 pub enum Reconciled {
     /// The step happened, with this result of at most [`max_outcome`](super::Idempotency::max_outcome) bytes
-    /// ([`Error::OutcomeTooLarge`](crate::model::Error::OutcomeTooLarge)). The next attempt goes on after the step.
+    /// ([`RecordError::OutcomeTooLarge`](crate::model::RecordError::OutcomeTooLarge)). The next attempt goes on after
+    /// the step.
     Happened(Outcome),
     /// The step did not happen, and cannot happen later. The next attempt runs it again.
     NotHappened,

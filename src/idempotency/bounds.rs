@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{Error, Outcome};
+use crate::model::{Error, Outcome, RecordError};
 use crate::store::record::RecordEnd;
 
 /// The largest outcome, and the times for which it is kept and its key remembered.
@@ -18,11 +18,11 @@ impl Bounds {
         if bytes <= self.max_outcome {
             return Ok(());
         }
-        Err(Error::OutcomeTooLarge {
+        Err(Error::Record(RecordError::OutcomeTooLarge {
             what,
             bytes,
             limit: self.max_outcome,
-        })
+        }))
     }
 
     pub(crate) fn done(&self, outcome: &Outcome) -> Result<RecordEnd, Error> {

@@ -2,9 +2,8 @@
 //!
 //! # Overview
 //!
-//! The application issues a token with the form. One DELETE inside the business transaction uses the token up; no
-//! statement looks it up first. The outcome of the submission is stored under the token, so that the second click of a
-//! double click gets the outcome of the first.
+//! The application issues a token with the form. One DELETE inside the business transaction uses the token up. The
+//! outcome of the submission is stored under the token, so that a second click gets the outcome of the first.
 //!
 //! # State model
 //!
@@ -152,8 +151,8 @@ impl FormTokens {
         Ok(token)
     }
 
-    /// Uses a token up in the caller's transaction, by one DELETE. Returns whether the token existed. A rollback gives it
-    /// back. If an open transaction has used it up, this waits for that transaction's end.
+    /// Uses a token up in the caller's transaction, by one DELETE. Returns whether the token existed. A rollback gives
+    /// it back. If an open transaction has used it up, this waits for that transaction's end.
     ///
     /// This keeps no outcome for a second click: [`submit`](Self::submit) does.
     ///
@@ -174,8 +173,9 @@ impl FormTokens {
         context.told(told)
     }
 
-    /// Uses the token up, runs `work` and keeps its outcome, in one transaction of `pool`. The second click [waits](Self::wait)
-    /// for the end of that transaction, without a connection of the pool, and gets the same outcome.
+    /// Uses the token up, runs `work` and keeps its outcome, in one transaction of `pool`. The second click
+    /// [waits](Self::wait) for the end of that transaction, without a connection of the pool, and gets the same
+    /// outcome.
     ///
     /// `form` is the fingerprint of the submitted form. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
     /// [issue the next token](Self::issue_in) and make it part of the outcome.
@@ -332,7 +332,8 @@ impl FormTokens {
         }
     }
 
-    /// Claims the key of the outcome first, so that the second click finds the claim and does not wait for the token's row.
+    /// Claims the key of the outcome first, so that the second click finds the claim and does not wait for the token's
+    /// row.
     async fn consume_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Database>,
@@ -387,8 +388,8 @@ impl FormTokens {
     }
 }
 
-/// The record that keeps the outcome of a submission. (An application's own key in the same scope cannot be equal: this
-/// key contains the token's digest.)
+/// The record that keeps the outcome of a submission. (An application's own key in the same scope cannot be equal:
+/// this key contains the token's digest.)
 fn record(ask: &TokenAsk) -> Result<RecordKey, Error> {
     let mut key = String::from("form-token ");
     for byte in ask.digest.as_bytes() {

@@ -30,9 +30,10 @@ use crate::transaction::Transaction;
 ///
 /// # Drop
 ///
-/// Dropping the guard frees the key in the background: the next attempt of the same request runs the work again, under a higher number. The
-/// dropped attempt counts as abandoned. During a [step that must not be repeated](Self::step_once) the record becomes
-/// unknown instead. After `complete_in`, drop the guard whether the transaction commits or not.
+/// Dropping the guard frees the key in the background: the next attempt of the same request runs the work again, under
+/// a higher number. The dropped attempt counts as abandoned. During a [step that must not be
+/// repeated](Self::step_once) the record becomes unknown instead. After `complete_in`, drop the guard whether the
+/// transaction commits or not.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -141,11 +142,11 @@ impl IdempotencyGuard {
     }
 
     /// A key for the server that a step calls, such as a payment provider's idempotency key: 32 characters of
-    /// hexadecimal, derived from scope, key, fingerprint and step, so it is the same in every attempt. (After the key is
-    /// forgotten here, another request gets another downstream key, because the other server may remember longer.)
+    /// hexadecimal, derived from scope, key, fingerprint and step, so it is the same in every attempt. (After the key
+    /// is forgotten here, another request gets another downstream key, because the other server may remember longer.)
     ///
-    /// From this call on, the key belongs to its request, also when the attempt is released or is abandoned: another request gets
-    /// [`Begun::Mismatch`](crate::Begun::Mismatch), because the other server may have done the step.
+    /// From this call on, the key belongs to its request, also when the attempt is released or is abandoned: another
+    /// request gets [`Begun::Mismatch`](crate::Begun::Mismatch), because the other server may have done the step.
     ///
     /// # Errors
     ///
@@ -160,24 +161,22 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::OutcomeTooLarge`].
+    /// [`RecordError::OutcomeTooLarge`](crate::RecordError::OutcomeTooLarge).
     pub fn ensure_fits(&self, bytes: usize) -> Result<(), Error> {
         self.bounds.check("the outcome", bytes)
     }
 
     /// Records the outcome in the caller's transaction. The outcome and all other writes of the transaction commit
-    /// together, or not at all.
-    ///
-    /// No other attempt can take over before the transaction ends. Commit next, and drop the guard. After a rollback
-    /// the attempt goes on, and can be completed in another transaction.
+    /// together, or not at all. No other attempt can take over before the transaction ends. Commit next, and drop the
+    /// guard. After a rollback the attempt goes on.
     ///
     /// # Errors
     ///
     /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
-    /// [`Error::StepUnknown`], as for [`complete`](Self::complete). [`Error::OutcomeTooLarge`]; a transaction that
-    /// belongs to another database, is over, is read only or must begin again (under REPEATABLE READ on
-    /// PostgreSQL, a renewal of the lease can cause that); a database out of reach. After any error, roll the
-    /// transaction back; the attempt can be completed in another transaction.
+    /// [`RecordError::StepUnknown`](crate::RecordError::StepUnknown), as for [`complete`](Self::complete).
+    /// [`RecordError::OutcomeTooLarge`](crate::RecordError::OutcomeTooLarge). A transaction of another database, or
+    /// one that is over, read only or must begin again (under REPEATABLE READ on PostgreSQL, a renewal of the lease
+    /// can cause that). After any error, roll back; the attempt can be completed in another transaction.
     ///
     /// # Cancel safety
     ///
@@ -207,22 +206,23 @@ impl IdempotencyGuard {
 
     /// Records the outcome, for work outside of a transaction of this database.
     ///
-    /// The first outcome of an attempt counts. After [`complete_in`](Self::complete_in) and a commit, the same outcome is `Ok`, and
-    /// a different outcome is an error. After a `complete` that returned `Ok`, every further call is an error. (While the
-    /// transaction of `complete_in` is open, this waits for its end.)
+    /// The first outcome of an attempt counts. After [`complete_in`](Self::complete_in) and a commit, the same outcome
+    /// is `Ok`, and a different outcome is an error. After a `complete` that returned `Ok`, every further call is an
+    /// error. (While the transaction of `complete_in` is open, this waits for its end.)
     ///
     /// # Errors
     ///
     /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
-    /// [`Error::StepUnknown`]: a [step that must not be repeated](Self::step_once) may have happened, and an outcome would
-    /// hide that. Find out, and report it first with [`step_happened`](Self::step_happened) or
-    /// [`step_not_done`](Self::step_not_done); or drop the guard, and the record becomes unknown.
-    /// [`Error::OutcomeTooLarge`]. A database out of reach, or [`Error::OutcomeUnknown`]: call it again.
+    /// [`RecordError::StepUnknown`](crate::RecordError::StepUnknown): a [step that must not be
+    /// repeated](Self::step_once) may have happened, and an outcome would hide that. Find out, and report it first
+    /// with [`step_happened`](Self::step_happened) or [`step_not_done`](Self::step_not_done); or drop the guard, and
+    /// the record becomes unknown. [`RecordError::OutcomeTooLarge`](crate::RecordError::OutcomeTooLarge). A database
+    /// out of reach, or [`Error::OutcomeUnknown`]: call it again.
     ///
     /// # Cancel safety
     ///
-    /// Once polled, it goes on in the background, and dropping the guard does not free the key. (If the database refuses the
-    /// outcome, others take over when the lease ends.)
+    /// Once polled, it goes on in the background, and dropping the guard does not free the key. (If the database
+    /// refuses the outcome, others take over when the lease ends.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
         self.check_running("complete")?;
         self.keep_known().await?;
@@ -233,14 +233,14 @@ impl IdempotencyGuard {
         Ok(())
     }
 
-    /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next attempt runs the work
-    /// again, and this attempt does not count as abandoned. During a [step that must not be
+    /// Gives the attempt up in good order, for a failure that may pass: the key is free, the next attempt runs the
+    /// work again, and this attempt does not count as abandoned. During a [step that must not be
     /// repeated](Self::step_once) the record becomes unknown instead.
     ///
     /// # Errors
     ///
-    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach: dropping the guard then tries the
-    /// release again in the background, and the attempt does not count as abandoned.
+    /// [`Error::Superseded`]: another attempt has taken over. A database out of reach: dropping the guard then tries
+    /// the release again in the background, and the attempt does not count as abandoned.
     ///
     /// # Cancel safety
     ///
@@ -257,26 +257,28 @@ impl IdempotencyGuard {
 
     /// Whether the attempt has ended: [`complete`](Self::complete) recorded its outcome, it was
     /// [released](Self::release), or a call found that another attempt has taken over. After
-    /// [`complete_in`](Self::complete_in) this is false, because the transaction may roll back. Does not ask the database.
+    /// [`complete_in`](Self::complete_in) this is false, because the transaction may roll back. Does not ask the
+    /// database.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.inner.has_ended()
     }
 
-    /// Whether [`complete_in`](Self::complete_in) has recorded an outcome, which counts if its transaction commits. Does not ask the database.
+    /// Whether [`complete_in`](Self::complete_in) has recorded an outcome, which counts if its transaction commits.
+    /// Does not ask the database.
     #[must_use]
     pub fn is_completed_in_tx(&self) -> bool {
         self.in_tx.load(Ordering::Acquire)
     }
 
-    /// Call this when the transaction of [`complete_in`](Self::complete_in) failed, or when nobody knows whether it committed:
-    /// [`is_completed_in_tx`](Self::is_completed_in_tx) is false from then on. The database still decides.
+    /// Call this when the transaction of [`complete_in`](Self::complete_in) failed, or when nobody knows whether it
+    /// committed: [`is_completed_in_tx`](Self::is_completed_in_tx) is false from then on. The database still decides.
     pub fn completion_did_not_commit(&self) {
         self.in_tx.store(false, Ordering::Release);
     }
 
-    /// Makes dropping the guard free the key without counting this attempt as abandoned. For code that knows that no work was
-    /// done, such as a layer whose handler never ran.
+    /// Makes dropping the guard free the key without counting this attempt as abandoned. For code that knows that no
+    /// work was done, such as a layer whose handler never ran.
     ///
     /// It takes effect only when the guard is dropped, and sends nothing to the database before. A
     /// [released](Self::release) attempt does not count either.
@@ -284,17 +286,17 @@ impl IdempotencyGuard {
         self.inner.pardon();
     }
 
-    /// Call it when the work is done: dropping the guard then does not free the key, so the work is not repeated at once. Other
-    /// attempts take over when the lease has run out.
+    /// Call it when the work is done: dropping the guard then does not free the key, so the work is not repeated at
+    /// once. Other attempts take over when the lease has run out.
     ///
-    /// For an outcome that cannot be recorded yet: keep trying [`complete`](Self::complete). A crash of the process has the
-    /// same effect as dropping the guard. [`release`](Self::release) still frees the key.
+    /// For an outcome that cannot be recorded yet: keep trying [`complete`](Self::complete). A crash of the process
+    /// has the same effect as dropping the guard. [`release`](Self::release) still frees the key.
     pub fn keep_claimed(&self) {
         self.inner.has_worked();
     }
 
-    /// Whether [`keep_claimed`](Self::keep_claimed) was called, and no [`release`](Self::release) after it. A layer that runs a
-    /// handler asks before it releases the handler's attempt.
+    /// Whether [`keep_claimed`](Self::keep_claimed) was called, and no [`release`](Self::release) after it. A layer
+    /// that runs a handler asks before it releases the handler's attempt.
     pub fn is_kept_claimed(&self) -> bool {
         self.inner.is_kept_claimed()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::model::Error;
 use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordKey, RecordState};
+use crate::model::{Fingerprint, RecordError, RecordKey, RecordState};
 use crate::store::micros;
 use crate::store::record::RecordRow;
 use crate::store::record_state::KeptState;
@@ -93,7 +93,7 @@ pub(super) fn corrupt(scope: &[u8], key: &[u8], what: &'static str) -> Error {
         |_| "a record without a scope or a key".into(),
         |key| key.to_string(),
     );
-    Error::CorruptRecord { record, what }
+    Error::Record(RecordError::Corrupt { record, what })
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ use crate::store::record_admin::{DecideAsk, Decision};
 const MAX_ROUNDS: u32 = 5;
 
 impl Idempotency {
-    /// Looks until the key can be claimed (`New`), or the result is known. A caller that has the turn of this key waits for other clients only.
+    /// Looks until the key can be claimed (`New`), or the result is known. A caller that has the turn of this key
+    /// waits for other clients only.
     pub(super) async fn look(
         &self,
         key: &RecordKey,

@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! A *record* is a row for a key within a scope. The first caller runs an *attempt*. The attempt stores its *outcome* in
-//! the record, in the same transaction as the business write where there is one. Every later caller with the same key and
-//! the same request (its *fingerprint*) gets that outcome: a *replay*.
+//! A *record* is a row for a key within a scope. The first caller runs an *attempt*. The attempt stores its *outcome*
+//! in the record, in the same transaction as the business write where there is one. Every later caller with the same
+//! key and the same request (its *fingerprint*) gets that outcome: a *replay*.
 //!
 //! # State model
 //!
@@ -19,20 +19,22 @@
 //!                     └────► unknown: the attempt ended or was abandoned during a step that must not be repeated
 //! ```
 //!
-//! When `max_attempts` attempts in a row were abandoned, each within an hour after the one before, no attempt begins: the key is *poisoned*, until an
-//! hour after the last one, or until an administrator resets it. An unknown record becomes free when a hook or a person reports whether the step happened.
+//! When `max_attempts` attempts in a row were abandoned, each within an hour after the one before, no attempt begins:
+//! the key is *poisoned*, until an hour after the last one, or until an administrator resets it. An unknown record
+//! becomes free when a hook or a person reports whether the step happened.
 //!
 //! # Trust window
 //!
 //! None. The statement that ends an attempt names it, and changes nothing when another attempt has taken over. In a
-//! transaction this is an error ([`Error::Superseded`](crate::Error::Superseded)), and the business write is rolled back
-//! too. The lease only decides when others may take over.
+//! transaction this is an error ([`Error::Superseded`](crate::Error::Superseded)), and the business write is rolled
+//! back too. The lease only decides when others may take over.
 //!
 //! # Failure
 //!
-//! - *The process crashes*: the database rolls its transaction back. Another attempt can take over when the lease is over.
-//! - *The process is paused past its lease*: another attempt may take over, under a higher number. When the paused process
-//!   wakes, it can neither record nor commit. Its calls to other servers still happen: send them the
+//! - *The process crashes*: the database rolls its transaction back. Another attempt can take over when the lease is
+//!   over.
+//! - *The process is paused past its lease*: another attempt may take over, under a higher number. When the paused
+//!   process wakes, it can neither record nor commit. Its calls to other servers still happen: send them the
 //!   [`downstream_key`](IdempotencyGuard::downstream_key), so that they have their effect once, too.
 //! - *The database is out of reach*: no attempt can begin or end. A running attempt can end when the database is back.
 

@@ -8,7 +8,7 @@ use super::judge::{NO_STATE, corrupt};
 use super::request::Idempotency;
 use crate::model::Error;
 use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordKey, RecordState, Subject, check_step};
+use crate::model::{Fingerprint, RecordError, RecordKey, RecordState, Subject, check_step};
 use crate::store::Store;
 use crate::store::micros;
 use crate::store::record::RecordRow;
@@ -24,8 +24,8 @@ pub struct RecordInfo {
     pub state: RecordState,
     /// The number of the last attempt.
     pub attempt: i64,
-    /// The number of attempts since the last attempt that ended in good order. They were abandoned, except an attempt that
-    /// is still running. (They count until the key was left alone for an hour.)
+    /// The number of attempts since the last attempt that ended in good order. They were abandoned, except an attempt
+    /// that is still running. (They count until the key was left alone for an hour.)
     pub abandoned: u32,
     /// The number of attempts that may be abandoned in a row.
     pub max_attempts: u32,
@@ -173,8 +173,8 @@ impl Idempotency {
         steps.collect()
     }
 
-    /// At most `limit` records, sorted by scope and key, without their outcomes. `scope` and `state` restrict the list to
-    /// one scope and to one state.
+    /// At most `limit` records, sorted by scope and key, without their outcomes. `scope` and `state` restrict the list
+    /// to one scope and to one state.
     ///
     /// # Errors
     ///
@@ -200,12 +200,12 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when an attempt is running, the record is done, or it is unknown (only
-    /// [`resolve`](Self::resolve) ends that). An invalid scope or key, a database out of reach.
+    /// [`RecordError::Missing`]. [`RecordError::NotDecided`] when an attempt is running, the record is done, or it is
+    /// unknown (only [`resolve`](Self::resolve) ends that). An invalid scope or key, a database out of reach.
     pub async fn reset(&self, scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<(), Error> {
         let key = RecordKey::new(scope, key)?;
         let reason = match self.read(&key).await? {
-            None => return Err(Error::NoSuchRecord { record: key }),
+            None => return Err(Error::Record(RecordError::Missing { record: key })),
             Some(info) => match info.state {
                 RecordState::Lapsed | RecordState::Poisoned | RecordState::Free => {
                     if self.decide(&key, info.attempt, Decision::Reset).await? {
@@ -220,18 +220,18 @@ impl Idempotency {
                 RecordState::Done | RecordState::Expired => "it is done, and will not be run again",
             },
         };
-        Err(Error::NotDecided {
+        Err(Error::Record(RecordError::NotDecided {
             record: key,
             reason,
-        })
+        }))
     }
 
     /// Records whether the open step of an unknown record happened. The next attempt goes on from there.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchRecord`]. [`Error::NotDecided`] when the record is not unknown. [`Error::OutcomeTooLarge`]; an invalid
-    /// scope or key, a database out of reach.
+    /// [`RecordError::Missing`]. [`RecordError::NotDecided`] when the record is not unknown.
+    /// [`RecordError::OutcomeTooLarge`]; an invalid scope or key, a database out of reach.
     pub async fn resolve(
         &self,
         scope: impl AsRef<[u8]>,
@@ -248,7 +248,7 @@ impl Idempotency {
             self.bounds().check("the result of the step", size)?;
         }
         let reason = match self.read(&key).await? {
-            None => return Err(Error::NoSuchRecord { record: key }),
+            None => return Err(Error::Record(RecordError::Missing { record: key })),
             Some(info) if info.state == RecordState::Unknown => {
                 // The row may still be `running`: the lease ran out during the step, and no caller has looked since.
                 self.decide(&key, info.attempt, Decision::Unknown).await?;
@@ -260,10 +260,10 @@ impl Idempotency {
             }
             Some(_) => "none of its steps is unknown",
         };
-        Err(Error::NotDecided {
+        Err(Error::Record(RecordError::NotDecided {
             record: key,
             reason,
-        })
+        }))
     }
 }
 

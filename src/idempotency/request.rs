@@ -115,27 +115,30 @@ impl Idempotency {
         self
     }
 
-    /// How long after the retention the key is remembered and refused ([`Begun::Expired`](crate::Begun::Expired)): 0 to 10
-    /// years, 6 days when not set. Then the key is forgotten, and the work can run again.
+    /// How long after the retention the key is remembered and refused ([`Begun::Expired`](crate::Begun::Expired)): 0
+    /// to 10 years, 6 days when not set. Then the key is forgotten, and the work can run again.
     pub fn remember_expired(mut self, time: Duration) -> Self {
         self.remember_expired = time;
         self
     }
 
-    /// The longest wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx), before the
-    /// result is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, no wait when not set. If the attempt ends in that
-    /// time, this call replays its outcome, or takes its key. An attempt or a transaction of this client tells its end, and its outcome, to all who
-    /// wait; for those of other clients, one of the waiters asks the database, every 2 ms at first, at least every 40 ms. A waiting caller keeps no connection of a pool;
+    /// The longest wait for the attempt of another caller, or for a transaction of [`run_in_tx`](Self::run_in_tx),
+    /// before the result is [`Begun::InFlight`](crate::Begun::InFlight): at most 366 days, no wait when not set. If
+    /// the attempt ends in that time, this call replays its outcome, or takes its key. An attempt or a transaction of
+    /// this client tells its end, and its outcome, to all who wait; for those of other clients, one of the waiters
+    /// asks the database, every 2 ms at first, at least every 40 ms. A waiting caller keeps no connection of a pool;
     /// [`run_in_tx`](Self::run_in_tx) describes when it needs one for a moment before it waits.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How many attempts may be abandoned (crash, or drop their guard) in a row before the key is [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to
-    /// 1000, 5 when not set. Attempts that complete, or are [released](crate::IdempotencyGuard::release), do not count. An attempt that was abandoned counts
-    /// for an hour from the end of its lease: then the key may be tried again, as after a [`reset`](Self::reset). So a request that kills its process
-    /// does so no more often than that in an hour, and requests that ran beside it are not refused for ever.
+    /// How many attempts may be abandoned (crash, or drop their guard) in a row before the key is
+    /// [`Begun::Poisoned`](crate::Begun::Poisoned): 1 to 1000, 5 when not set. Attempts that complete, or are
+    /// [released](crate::IdempotencyGuard::release), do not count. An attempt that was abandoned counts for an hour
+    /// from the end of its lease: then the key may be tried again, as after a [`reset`](Self::reset). So a request
+    /// that kills its process does so no more often than that in an hour, and requests that ran beside it are not
+    /// refused for ever.
     pub fn max_attempts(mut self, max_attempts: u32) -> Self {
         self.max_attempts = max_attempts;
         self
@@ -159,7 +162,8 @@ impl Idempotency {
         &self.retry
     }
 
-    /// Runs `work` as a task that the client waits for. For a layer; the same as [`Rowlock::spawn`](crate::Rowlock::spawn).
+    /// Runs `work` as a task that the client waits for. For a layer; the same as
+    /// [`Rowlock::spawn`](crate::Rowlock::spawn).
     ///
     /// # Panics
     ///
@@ -177,9 +181,9 @@ impl Idempotency {
     ///
     /// A hook that panics, or that has not ended after the time of a [`lease`](Self::lease), has found out nothing.
     ///
-    /// Several processes may call the hook at the same time. It must only look (at the payment provider, for example, with
-    /// the [`downstream_key`](UnknownStep::downstream_key)). Before you return [`Reconciled::NotHappened`], make sure that the
-    /// step cannot happen later: its process may only be paused.
+    /// Several processes may call the hook at the same time. It must only look (at the payment provider, for example,
+    /// with the [`downstream_key`](UnknownStep::downstream_key)). Before you return [`Reconciled::NotHappened`], make
+    /// sure that the step cannot happen later: its process may only be paused.
     pub fn reconcile<F>(mut self, hook: impl Fn(UnknownStep) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Reconciled> + Send + 'static,
@@ -217,8 +221,8 @@ impl Idempotency {
         }
     }
 
-    /// The largest outcome, in bytes: [`max_outcome`](Self::max_outcome), or less if the server's limit was smaller when
-    /// this client connected.
+    /// The largest outcome, in bytes: [`max_outcome`](Self::max_outcome), or less if the server's limit was smaller
+    /// when this client connected.
     #[must_use]
     pub fn largest_outcome(&self) -> usize {
         self.max_outcome.min(self.core.largest_outcome)
@@ -242,8 +246,8 @@ impl Idempotency {
         i32::try_from(self.max_attempts).unwrap_or(i32::MAX)
     }
 
-    /// Checks the settings, without the database. Every call that begins an attempt checks them first; call this at the start
-    /// of the server to find mistakes early.
+    /// Checks the settings, without the database. Every call that begins an attempt checks them first; call this at
+    /// the start of the server to find mistakes early.
     ///
     /// # Errors
     ///

@@ -6,9 +6,7 @@ use super::begun::{Begun, InFlight};
 use super::request::Idempotency;
 use super::told;
 use super::waiting::{Waited, Waiting};
-use crate::model::Error;
-use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordKey, Subject, check_scope};
+use crate::model::{Error, Fingerprint, Outcome, RecordKey, Subject, check_scope};
 use crate::store::Store;
 use crate::store::engines::Supported;
 use crate::store::record::{ClaimAsk, Claimed, Finished};
@@ -18,35 +16,37 @@ use crate::transaction::Pool;
 use crate::transaction::{Open, RetryTx, Retryable, Run, Uncommitted};
 
 impl Idempotency {
-    /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work` and its
-    /// outcome commit together, or not at all.
+    /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work`
+    /// and its outcome commit together, or not at all.
     ///
-    /// A duplicate (the same key at the same time) waits for the end of that transaction, for at most [`wait`](Self::wait),
-    /// and then gets its outcome as a replay. Without a `wait` it gets [`Begun::InFlight`] at once. Waiting needs no
-    /// connection of `pool`: duplicates in this client wait in memory, and for a transaction of another process one of them
-    /// asks on a lane. (A replay takes one statement if this client has seen the key before. If not, it first begins a
-    /// transaction, which finds the record and rolls back. On MySQL that transaction waits for up to a second when another
-    /// process runs the key; on SQLite it waits for the file, as all writers do.) A crash leaves no record, so there are no
-    /// abandoned attempts to count.
+    /// A duplicate (the same key at the same time) waits for the end of that transaction, for at most
+    /// [`wait`](Self::wait), and then gets its outcome as a replay. Without a `wait` it gets [`Begun::InFlight`] at
+    /// once. Waiting needs no connection of `pool`: duplicates in this client wait in memory, and for a transaction of
+    /// another process one of them asks on a lane. (A replay takes one statement if this client has seen the key
+    /// before. If not, it first begins a transaction, which finds the record and rolls back. On MySQL that transaction
+    /// waits for up to a second when another process runs the key; on SQLite it waits for the file, as all writers
+    /// do.) A crash leaves no record, so there are no abandoned attempts to count.
     ///
     /// `work` gets the transaction as in [`Retry::run`](crate::Retry::run): it may run several times, and its effects
-    /// outside of the transaction happen as often. If `work` returns an error, everything is rolled back and the key is
-    /// free. To keep a failure (a declined card), return it as an outcome, not as an error.
+    /// outside of the transaction happen as often. If `work` returns an error, everything is rolled back and the key
+    /// is free. To keep a failure (a declined card), return it as an outcome, not as an error.
     ///
-    /// A guard of a lock that `work` makes ends before the commit: acquire locks before, [pin](crate::Held::pin) them, or hand their guards to
-    /// [`RetryTx::keep`]. On SQLite `work` must not acquire leases: its transaction has the file, and rowlock's own connections wait for it.
+    /// A guard of a lock that `work` makes ends before the commit: acquire locks before, [pin](crate::Held::pin) them,
+    /// or hand their guards to [`RetryTx::keep`]. On SQLite `work` must not acquire leases: its transaction has the
+    /// file, and rowlock's own connections wait for it.
     ///
     /// # Errors
     ///
     /// The last error of `work`; the driver's error, when a transaction could not begin or commit;
-    /// [`Error::CommitUnknown`] (call again with the same key to find out); [`Error::OutcomeTooLarge`];
-    /// [`Error::TransactionOver`] when SQL of `work` has ended the transaction (or, on PostgreSQL, has reset its
-    /// settings with `RESET ALL`); the errors of [`begin`](Self::begin). No variant of [`Begun`] is an error.
+    /// [`Error::CommitUnknown`] (call again with the same key to find out);
+    /// [`RecordError::OutcomeTooLarge`](crate::RecordError::OutcomeTooLarge);
+    /// [`TransactionError::Over`](crate::TransactionError::Over) when SQL of `work` has ended the transaction (or, on
+    /// PostgreSQL, has reset its settings with `RESET ALL`); the errors of [`begin`](Self::begin).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the outcome and the commit go on in the
-    /// background.
+    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the outcome and the commit go
+    /// on in the background.
     pub async fn run_in_tx<P, E, F>(
         &self,
         pool: &P,
@@ -158,8 +158,8 @@ impl Idempotency {
         }
     }
 
-    /// Waits until no transaction has the key. False: the wait is over first. (The caller may have met a brief lock, of a
-    /// lane's look or of `InnoDB` on the gap after another key. Then the first check finds no transaction.)
+    /// Waits until no transaction has the key. False: the wait is over first. (The caller may have met a brief lock,
+    /// of a lane's look or of `InnoDB` on the gap after another key. Then the first check finds no transaction.)
     pub(super) async fn ended(
         &self,
         key: &RecordKey,

@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
 use super::steps::{Repeat, Running};
-use crate::model::Error;
 use crate::model::Outcome;
 use crate::model::check_step;
+use crate::model::{Error, RecordError};
 use crate::runtime::head::Progress;
 use crate::runtime::verbs::step::{BeginStep, FinishStep};
 use crate::store::record::Finished;
@@ -24,8 +24,8 @@ pub enum StepFailed<E> {
     Unknown(E),
 }
 
-/// `?` converts an error to `Unknown`, which assumes nothing. So take locks before the step, or map their contention to `NotDone`: an error
-/// that `?` converts makes the key unknown.
+/// `?` converts an error to `Unknown`, which assumes nothing. So take locks before the step, or map their contention
+/// to `NotDone`: an error that `?` converts makes the key unknown.
 impl<E> From<E> for StepFailed<E> {
     fn from(error: E) -> Self {
         Self::Unknown(error)
@@ -39,22 +39,22 @@ pub(super) enum StepToDo {
 }
 
 impl IdempotencyGuard {
-    /// Does `work` once for the key, and keeps its result: an attempt after a crash gets the result instead of doing the
-    /// work again.
+    /// Does `work` once for the key, and keeps its result: an attempt after a crash gets the result instead of doing
+    /// the work again.
     ///
-    /// After a crash during the step, or before its result was kept, the next attempt **does the work again**. Send the
-    /// [`downstream_key`](Self::downstream_key) to the other server, so that it recognises the repetition. If it cannot, use
-    /// [`step_once`](Self::step_once).
+    /// After a crash during the step, or before its result was kept, the next attempt **does the work again**. Send
+    /// the [`downstream_key`](Self::downstream_key) to the other server, so that it recognises the repetition. If it
+    /// cannot, use [`step_once`](Self::step_once).
     ///
     /// `step` is the name, 1 to 255 bytes. The result is kept as JSON of at most
-    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. The steps of one guard run one at a time: neither in parallel
-    /// nor nested. A failure is not kept.
+    /// [`max_outcome`](crate::Idempotency::max_outcome) bytes. The steps of one guard run one at a time: neither in
+    /// parallel nor nested. A failure is not kept.
     ///
     /// # Errors
     ///
-    /// The errors of `work`. [`Error::StepRunning`] at once, when another step of this guard is running.
-    /// [`Error::Superseded`]: another attempt has taken over. An invalid name; a result that is too large, or that JSON
-    /// cannot represent; a database out of reach.
+    /// The errors of `work`. [`RecordError::StepRunning`] at once, when another step of this guard is running.
+    /// [`Error::Superseded`]: another attempt has taken over. An invalid name; a result that is too large, or that
+    /// JSON cannot represent; a database out of reach.
     ///
     /// # Cancel safety
     ///
@@ -72,16 +72,16 @@ impl IdempotencyGuard {
         self.do_step(step, Repeat::Allowed, work).await
     }
 
-    /// Does `work` at most once for the key: for an effect that must not be repeated, and whose repetition the other server
-    /// cannot recognise.
+    /// Does `work` at most once for the key: for an effect that must not be repeated, and whose repetition the other
+    /// server cannot recognise.
     ///
-    /// When the process crashes during the step, or `work` fails with [`StepFailed::Unknown`], the effect may or may not
-    /// have happened. The step does not run again: the record is [`Begun::Unknown`](crate::Begun::Unknown) until the
-    /// [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) finds out. This takes
-    /// two statements more than [`step`](Self::step).
+    /// When the process crashes during the step, or `work` fails with [`StepFailed::Unknown`], the effect may or may
+    /// not have happened. The step does not run again: the record is [`Begun::Unknown`](crate::Begun::Unknown) until
+    /// the [reconcile hook](crate::Idempotency::reconcile) or a person (`rowlock idempotency resolve`) finds out. This
+    /// takes two statements more than [`step`](Self::step).
     ///
-    /// If a result could not be kept because the database was out of reach, this attempt remembers it. The next call for the
-    /// same step keeps and returns it without running `work`, and [`complete`](Self::complete) and
+    /// If a result could not be kept because the database was out of reach, this attempt remembers it. The next call
+    /// for the same step keeps and returns it without running `work`, and [`complete`](Self::complete) and
     /// [`release`](Self::release) keep it first. (A result that is too large, or that JSON cannot represent, is lost:
     /// report a smaller one with [`step_happened`](Self::step_happened).)
     ///
@@ -90,8 +90,8 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// The errors of [`step`](Self::step); [`Error::StepUnknown`] when this step or another began in this attempt and
-    /// failed as unknown.
+    /// The errors of [`step`](Self::step); [`RecordError::StepUnknown`] when this step or another began in this
+    /// attempt and failed as unknown.
     ///
     /// # Cancel safety
     ///
@@ -134,13 +134,13 @@ impl IdempotencyGuard {
         self.do_step(step, Repeat::Never, work).await
     }
 
-    /// Reports that the open step happened (the other server says so, for example), with this result, which is kept as if
-    /// [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not open.
+    /// Reports that the open step happened (the other server says so, for example), with this result, which is kept as
+    /// if [`step_once`](Self::step_once) had returned it. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`], [`Error::Superseded`]; an invalid name; a result that is too large, or that JSON cannot
-    /// represent; a database out of reach. After an error the step is still open: call it again.
+    /// [`RecordError::StepRunning`], [`Error::Superseded`]; an invalid name; a result that is too large, or that JSON
+    /// cannot represent; a database out of reach. After an error the step is still open: call it again.
     ///
     /// # Cancel safety
     ///
@@ -162,8 +162,9 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`], [`Error::Superseded`]; [`Error::NotDecided`] when the step has returned a result in this attempt; an
-    /// invalid name; a database out of reach: the statement that ends the attempt then reports it.
+    /// [`RecordError::StepRunning`], [`Error::Superseded`]; [`RecordError::NotDecided`] when the step has returned a
+    /// result in this attempt; an invalid name; a database out of reach: the statement that ends the attempt then
+    /// reports it.
     ///
     /// # Cancel safety
     ///
@@ -175,10 +176,10 @@ impl IdempotencyGuard {
 
     pub(super) async fn not_done(&self, running: &Running<'_>) -> Result<(), Error> {
         if running.has_result() {
-            return Err(Error::NotDecided {
+            return Err(Error::Record(RecordError::NotDecided {
                 record: self.record().clone(),
                 reason: "the step returned a result in this attempt, which is not in the database: call the step again, or report its result with `step_happened`",
-            });
+            }));
         }
         if let Some(ask) = self.ask_of_open(running) {
             self.set_open(None);
@@ -264,12 +265,12 @@ impl IdempotencyGuard {
     }
 
     pub(super) fn enter_any(&self, step: &str) -> Result<Running<'_>, Error> {
-        self.steps
-            .enter(step)
-            .map_err(|running| Error::StepRunning {
+        self.steps.enter(step).map_err(|running| {
+            Error::Record(RecordError::StepRunning {
                 record: self.record().clone(),
                 step: running.as_ref().into(),
             })
+        })
     }
 
     pub(super) async fn begin_step(
@@ -363,9 +364,9 @@ impl IdempotencyGuard {
     }
 
     fn unknown(&self, step: &str) -> Error {
-        Error::StepUnknown {
+        Error::Record(RecordError::StepUnknown {
             record: self.record().clone(),
             step: step.into(),
-        }
+        })
     }
 }

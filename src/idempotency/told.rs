@@ -69,8 +69,9 @@ fn note(record: &RecordKey, attempt: Option<i64>, outcome: &'static str) {
 }
 
 impl IdempotencyGuard {
-    /// Says that the work is done and that its outcome could not be kept: the log gets an error, and the metrics count the outcome as lost. For a layer that has
-    /// tried for long enough to [complete](Self::complete) an attempt whose key it [keeps claimed](Self::keep_claimed). When the lease is over, a retry runs the work again.
+    /// Says that the work is done and that its outcome could not be kept: the log gets an error, and the metrics count
+    /// the outcome as lost. For a layer that has tried for long enough to [complete](Self::complete) an attempt whose
+    /// key it [keeps claimed](Self::keep_claimed). When the lease is over, a retry runs the work again.
     pub fn outcome_is_lost(&self) {
         let (record, attempt, outcome) = (self.record(), self.attempt(), "lost");
         error!(%record, attempt, outcome, "an outcome is lost: a retry runs the work again");

@@ -38,8 +38,8 @@ impl Waiting {
         }
     }
 
-    /// Counts a claim that failed although the key was free. Returns whether to try again: at once the first hundred times, then after a pause, until the
-    /// wait is over.
+    /// Counts a claim that failed although the key was free. Returns whether to try again: at once the first hundred
+    /// times, then after a pause, until the wait is over.
     pub(super) async fn missed(&mut self) -> bool {
         self.misses += 1;
         self.misses <= MAX_MISSES || self.again(None).await
@@ -69,8 +69,9 @@ impl Waiting {
         }
     }
 
-    /// Waits for another caller's attempt or transaction. If it runs in this client, its end wakes the caller. One waiter also looks at the record from time to time, for other clients
-    /// and for leases that were lost; the others wait for what it finds.
+    /// Waits for another caller's attempt or transaction. If it runs in this client, its end wakes the caller. One
+    /// waiter also looks at the record from time to time, for other clients and for leases that were lost; the others
+    /// wait for what it finds.
     pub(super) async fn out(
         &mut self,
         core: &Core,

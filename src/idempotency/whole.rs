@@ -6,24 +6,26 @@ use super::steps::Repeat;
 use crate::model::{Error, Outcome, check_any_step};
 
 impl IdempotencyGuard {
-    /// Begins the work of this attempt as one step that must not be repeated. The step is open until the attempt ends. For a
-    /// layer, which runs a handler that it does not know.
+    /// Begins the work of this attempt as one step that must not be repeated. The step is open until the attempt ends.
+    /// For a layer, which runs a handler that it does not know.
     ///
-    /// The outcome of the attempt is the result of the step, so completing the attempt also closes the step. When the attempt
-    /// ends otherwise, or the process crashes, the record becomes [`Begun::Unknown`](crate::Begun::Unknown): the
-    /// [reconcile hook](crate::Idempotency::reconcile) or a person finds out. Before you release an attempt that did nothing, call
-    /// [`whole_not_done`](Self::whole_not_done).
+    /// The outcome of the attempt is the result of the step, so completing the attempt also closes the step. When the
+    /// attempt ends otherwise, or the process crashes, the record becomes [`Begun::Unknown`](crate::Begun::Unknown):
+    /// the [reconcile hook](crate::Idempotency::reconcile) or a person finds out. Before you release an attempt that
+    /// did nothing, call [`whole_not_done`](Self::whole_not_done).
     ///
-    /// `Ok(None)`: do the work now. `Ok(Some(outcome))`: an earlier attempt did the work, and the hook or a person reported this
-    /// outcome; complete this attempt with it.
+    /// `Ok(None)`: do the work now. `Ok(Some(outcome))`: an earlier attempt did the work, and the hook or a person
+    /// reported this outcome; complete this attempt with it.
     ///
-    /// `step` is the name of the step, 1 to 255 bytes without NUL. Only this step's name may begin with `http:`, so no step of the
-    /// work can have the same name. The work can have [steps](Self::step) that may be repeated, and no other step that must not be.
+    /// `step` is the name of the step, 1 to 255 bytes without NUL. Only this step's name may begin with `http:`, so no
+    /// step of the work can have the same name. The work can have [steps](Self::step) that may be repeated, and no
+    /// other step that must not be.
     ///
     /// # Errors
     ///
-    /// [`Error::StepRunning`] when a step of this guard is running; [`Error::StepUnknown`] when another step is open;
-    /// [`Error::Superseded`]; an invalid name; a database out of reach. After an error, do not do the work.
+    /// [`RecordError::StepRunning`](crate::RecordError::StepRunning) when a step of this guard is running;
+    /// [`RecordError::StepUnknown`](crate::RecordError::StepUnknown) when another step is open; [`Error::Superseded`];
+    /// an invalid name; a database out of reach. After an error, do not do the work.
     ///
     /// # Cancel safety
     ///
@@ -63,8 +65,8 @@ impl IdempotencyGuard {
         }
     }
 
-    /// Reports that the work of [`begin_whole`](Self::begin_whole) had no effect, and will have none. [`release`](Self::release) then
-    /// frees the key. Does nothing when `step` is not open.
+    /// Reports that the work of [`begin_whole`](Self::begin_whole) had no effect, and will have none.
+    /// [`release`](Self::release) then frees the key. Does nothing when `step` is not open.
     ///
     /// # Errors
     ///

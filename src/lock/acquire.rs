@@ -29,14 +29,16 @@ pub(super) enum Asked<T> {
 }
 
 impl Lock {
-    /// Asks once for the lease. While others wait for it in the queue, they come first: the answer is [`TryAcquire::Busy`].
+    /// Asks once for the lease. While others wait for it in the queue, they come first: the answer is
+    /// [`TryAcquire::Busy`].
     ///
     /// # Errors
     ///
     /// Invalid settings; a database that is out of reach or gives no answer within the client's
-    /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not
-    /// an error. [`Error::RowLocked`] on SQLite, in the closure of [`Retry::run`](crate::Retry::run) or
-    /// [`run_in_tx`](crate::Idempotency::run_in_tx): the transaction has the file, so that a lease cannot be granted before it ends.
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a damaged row. Contention is not an error.
+    /// [`Error::RowLocked`] on SQLite, in the closure of [`Retry::run`](crate::Retry::run) or
+    /// [`run_in_tx`](crate::Idempotency::run_in_tx): the transaction has the file, so that a lease cannot be granted
+    /// before it ends.
     ///
     /// # Panics
     ///
@@ -66,34 +68,38 @@ impl Lock {
         })
     }
 
-    /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach or takes no writes, it tries again in that
-    /// time, and logs a warning (target `rowlock::waiting`) when that begins.
+    /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach or takes no writes, it
+    /// tries again in that time, and logs a warning (target `rowlock::waiting`) when that begins.
     ///
-    /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the database, and all clients are
-    /// granted the name in the order in which they joined. (An acquire that is [`barging`](Self::barging) has no place in the queue.) A waiter
-    /// belongs to the [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as soon as
-    /// the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is the next one's turn.
+    /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the
+    /// database, and all clients are granted the name in the order in which they joined. (An acquire that is
+    /// [`barging`](Self::barging) has no place in the queue.) A waiter belongs to the
+    /// [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as
+    /// soon as the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is
+    /// the next one's turn.
     ///
-    /// Tasks of one client that want the same lock under the same settings wait together, as one waiter. When it is their turn, they hand
-    /// the lease on in memory, in the order in which they asked, each under a fence of its own. No statement is sent then. They do so for at most
-    /// 50 ms. Then the next waiter in the queue has its turn, which may be they again. A lease that a transaction has [pinned](crate::Held::pin) is not
-    /// handed on, nor is one with less than half of its trusted time left. A task that does not take the lease within 2 s after that time, because
-    /// its runtime is blocked or this future is not polled, has to wait again. Locks for an [owner](Self::owner) or with a
-    /// [`max_hold`](Self::max_hold) wait each by itself.
+    /// Tasks of one client that want the same lock under the same settings wait together, as one waiter. When it is
+    /// their turn, they hand the lease on in memory, in the order in which they asked, each under a fence of its own.
+    /// No statement is sent then. They do so for at most 50 ms. Then the next waiter in the queue has its turn, which
+    /// may be they again. A lease that a transaction has [pinned](crate::Held::pin) is not handed on, nor is one with
+    /// less than half of its trusted time left. A task that does not take the lease within 2 s after that time,
+    /// because its runtime is blocked or this future is not polled, has to wait again. Locks for an
+    /// [owner](Self::owner) or with a [`max_hold`](Self::max_hold) wait each by itself.
     ///
-    /// A waiter loses its place if its process was paused, or could not reach the database, for longer than 2 s after its turn came, or for
-    /// longer than the [`session_ttl`](crate::Builder::session_ttl) before. Then it joins again, at the end.
+    /// A waiter loses its place if its process was paused, or could not reach the database, for longer than 2 s after
+    /// its turn came, or for longer than the [`session_ttl`](crate::Builder::session_ttl) before. Then it joins again,
+    /// at the end.
     ///
-    /// On a Galera cluster there is no queue: waiters ask again and again, as if they were [`barging`](Self::barging). (A row in the queue
-    /// would abort the transaction that has pinned the name through another node.)
+    /// On a Galera cluster there is no queue: waiters ask again and again, as if they were [`barging`](Self::barging).
+    /// (A row in the queue would abort the transaction that has pinned the name through another node.)
     ///
-    /// Transactions wait in the database, not in this queue. On a name that [transactions](crate::Rowlock::in_tx) lock one right after the
-    /// other, a waiter may wait for ever. Use only transactions for such a name.
+    /// Transactions wait in the database, not in this queue. On a name that [transactions](crate::Rowlock::in_tx) lock
+    /// one right after the other, a waiter may wait for ever. Use only transactions for such a name.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when the lock was not free in time; [`Error::QueueFull`] when the queue is as long as the
-    /// [`queue_limit`](Self::queue_limit); and the errors of [`try_acquire`](Self::try_acquire).
+    /// [`Error::WaitTimeout`] when the lock was not free in time; [`Error::QueueFull`] when the queue is as long as
+    /// the [`queue_limit`](Self::queue_limit); and the errors of [`try_acquire`](Self::try_acquire).
     ///
     /// # Panics
     ///
@@ -101,7 +107,8 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a lease that it acquired is released.
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a lease that it acquired
+    /// is released.
     pub async fn acquire(&self) -> Result<Held, Error> {
         let since = Since::now();
         let acquired = self.wait_for_it().await;
@@ -116,7 +123,8 @@ impl Lock {
     async fn wait_for_it(&self) -> Result<Held, Error> {
         let name = self.check()?;
         let granted = async {
-            // Where other nodes take writes too (Galera), a waiter that joins there would abort the transaction that has the row pinned here.
+            // Where other nodes take writes too (Galera), a waiter that joins there would abort the transaction that
+            // has the row pinned here.
             if self.barging || self.core.multi_writer {
                 self.wait_beside_queue(name).await
             } else {

@@ -13,10 +13,11 @@ use crate::runtime::verbs::take::Acquired;
 use crate::runtime::wait_log::WaitLog;
 
 impl Lock {
-    /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the wait.
+    /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the
+    /// wait.
     ///
-    /// Of the [waiters](field@crate::runtime::Core::waiters) of one client, only the first one asks: after growing, jittered pauses, at the holder's
-    /// expiry, and when this client releases the name.
+    /// Of the [waiters](field@crate::runtime::Core::waiters) of one client, only the first one asks: after growing,
+    /// jittered pauses, at the holder's expiry, and when this client releases the name.
     pub(super) async fn wait_beside_queue(&self, name: &Name) -> Result<Guard, Error> {
         let patience = Patience::new(self);
         let waiter = self.core.waiters.join(name);

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::lock::Locked;
-use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
+use crate::model::{Busy, Error, Kind, Moment, Name, Subject, TransactionError};
 use crate::runtime::Core;
 use crate::runtime::lease_guard::Guard;
 use crate::runtime::timer::sleep_until;
@@ -55,8 +55,8 @@ pub(super) struct InTransaction<'a, T> {
     starved: Option<Error>,
     /// A look from outside has freed a name, which this transaction could not do.
     pub(super) freed: bool,
-    /// The last look could not free a name whose session has expired: a transaction has its row locked. The database would not let this
-    /// transaction wait for that row, which does not expire.
+    /// The last look could not free a name whose session has expired: a transaction has its row locked. The database
+    /// would not let this transaction wait for that row, which does not expire.
     pub(super) orphaned: bool,
 }
 
@@ -81,7 +81,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             freed: false,
             orphaned: false,
         };
-        // The releases need another connection. On a server they are awaited. On SQLite this transaction has the file, so they come after it.
+        // The releases need another connection. On a server they are awaited. On SQLite this transaction has the file,
+        // so they come after it.
         if !lingered.is_empty() && !core.capabilities.one_writer {
             // All are sent at once. If one fails, the transaction finds the name busy.
             let released = join_all(lingered.iter().map(Guard::release));
@@ -98,8 +99,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
 
     /// Waits a short time for a look over one of rowlock's own connections.
     ///
-    /// The transaction keeps its connection meanwhile. Behind a pooler, transactions that wait for such a look may have
-    /// all of the server's connections. Then none of them ends before one gives up.
+    /// The transaction keeps its connection meanwhile. Behind a pooler, transactions that wait for such a look may
+    /// have all of the server's connections. Then none of them ends before one gives up.
     pub(super) async fn outside<V>(
         &self,
         look: impl Future<Output = Result<V, Error>>,
@@ -156,8 +157,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     if blocks && known.is_none() {
                         return Err(error);
                     }
-                    // The row is known, or may exist and a search for it locks nothing (PostgreSQL). Its lease may have
-                    // ended: try to lock it.
+                    // The row is known, or may exist and a search for it locks nothing (PostgreSQL). Its lease may
+                    // have ended: try to lock it.
                     self.starved = Some(error);
                     break;
                 }
@@ -223,9 +224,9 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     quarantine: None,
                 })))
             }
-            TxTaken::Again => Err(Error::AlreadyLocked {
+            TxTaken::Again => Err(Error::Transaction(TransactionError::AlreadyLocked {
                 name: self.first().clone(),
-            }),
+            })),
             TxTaken::Blocking => Ok(Taking::Blocking),
             // The row could not be made: `check_starved` returns the reason.
             TxTaken::NoRow if self.starved.is_some() => Ok(Taking::Missed(None)),
@@ -293,9 +294,9 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         };
         match self.outside(self.core.committed_fence(&ask.name)).await {
             Ok(committed) if committed.is_none_or(|fence| fence < before) => {
-                Err(Error::AlreadyLocked {
+                Err(Error::Transaction(TransactionError::AlreadyLocked {
                     name: ask.name.clone(),
-                })
+                }))
             }
             // If the look fails, assume that the grant is committed: locking a name twice does no harm.
             Ok(_) | Err(_) => Ok(()),

@@ -243,7 +243,8 @@ mod tests {
         let Arrived::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
-        // Another one has the lease since, and leaves it. (Its delegate may still be there when it is released: then the lease does not linger.)
+        // Another one has the lease since, and leaves it. (Its delegate may still be there when it is released: then
+        // the lease does not linger.)
         while !cohort.lingers() {
             let before = rowlock.lock("a").acquire().await.unwrap();
             let release = async {

@@ -10,20 +10,22 @@ use crate::model::{Error, ReleaseOutcome};
 const HIGHEST: i64 = 4_000_000_000_000_000_000;
 
 impl Held {
-    /// Gives this grant a new fence: the next one of the name, and at least `at_least` (0 to 4 × 10^18). Returns it; [`fence`](Self::fence) is the same from then on.
-    /// Every later grant has a greater one.
+    /// Gives this grant a new fence: the next one of the name, and at least `at_least` (0 to 4 × 10^18). Returns it;
+    /// [`fence`](Self::fence) is the same from then on. Every later grant has a greater one.
     ///
-    /// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all to each of them. The
-    /// quorum (`rowlock_recipes::Quorum`) does so.
+    /// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all
+    /// to each of them. The quorum (`rowlock_recipes::Quorum`) does so.
     ///
-    /// This grant is not handed on to other tasks of the client in memory. While the fence is ahead of the database's clock, the cleaner does not [remove](crate::Builder::clean_every) the name,
-    /// and two [transactions](crate::Rowlock::in_tx) may get the same fence if the first one rolls back.
+    /// This grant is not handed on to other tasks of the client in memory. While the fence is ahead of the database's
+    /// clock, the cleaner does not [remove](crate::Builder::clean_every) the name, and two
+    /// [transactions](crate::Rowlock::in_tx) may get the same fence if the first one rolls back.
     ///
     /// # Errors
     ///
-    /// A fence out of bounds; a permit of a semaphore or a read/write lock; [`Error::Lost`], [`Error::Released`]; [`Error::RowLocked`] when a transaction has the lease pinned for the whole
-    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error, the row may have a new fence that this guard does not know:
-    /// release the guard, or call this again.
+    /// A fence out of bounds; a permit of a semaphore or a read/write lock; [`Error::Lost`], [`Error::Released`];
+    /// [`Error::RowLocked`] when a transaction has the lease pinned for the whole
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error, the row may
+    /// have a new fence that this guard does not know: release the guard, or call this again.
     ///
     /// # Cancel safety
     ///
@@ -57,16 +59,18 @@ impl Held {
         self.guard.raise_fence(at_least).await
     }
 
-    /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days. During that time nobody holds it. It becomes free
-    /// by itself, even if this process crashes. Until then, lists show it with this holder.
+    /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days.
+    /// During that time nobody holds it. It becomes free by itself, even if this process crashes. Until then, lists
+    /// show it with this holder.
     ///
-    /// For work that must not be done again too soon, such as a scheduled job (`rowlock_recipes::Job`). Other guards of the same [owner](crate::Owner) keep the lease:
-    /// then this only ends this guard.
+    /// For work that must not be done again too soon, such as a scheduled job (`rowlock_recipes::Job`). Other guards
+    /// of the same [owner](crate::Owner) keep the lease: then this only ends this guard.
     ///
     /// # Errors
     ///
-    /// A time out of bounds: the guard still holds the lease. [`Error::RowLocked`] when a transaction has the lease pinned for the whole
-    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. In both cases the name is free after the TTL, which may be sooner than `time`.
+    /// A time out of bounds: the guard still holds the lease. [`Error::RowLocked`] when a transaction has the lease
+    /// pinned for the whole [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. In both
+    /// cases the name is free after the TTL, which may be sooner than `time`.
     ///
     /// # Cancel safety
     ///

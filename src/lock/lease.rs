@@ -21,24 +21,23 @@
 //!
 //! # Trust window
 //!
-//! Two clocks decide, each for its own side. The *database's* clock decides whether a name may be
-//! granted to another holder. This process reports "held" until its *deadline* on the local boot-time
-//! clock. The deadline counts from before the last confirmed request was sent, so it is always earlier
-//! than the expiry in the row. It is earlier by a sixth of the lease and by
-//! [`clock_error`](crate::Builder::clock_error), because the two clocks run apart. rowlock never reads the wall clock of an
-//! application.
+//! Two clocks decide, each for its own side. The *database's* clock decides whether a name may be granted to another
+//! holder. This process reports "held" until its *deadline* on the local boot-time clock. The deadline counts from
+//! before the last confirmed request was sent, so it is always earlier than the expiry in the row. It is earlier by a
+//! sixth of the lease and by [`clock_error`](crate::Builder::clock_error), because the two clocks run apart. rowlock
+//! never reads the wall clock of an application.
 //!
 //! # Failure
 //!
 //! - *The database does not answer*: renewals are tried again until the deadline; then the lease is lost.
 //! - *The process is paused* (SIGSTOP, a suspended laptop): the name may be granted to another holder during the
-//!   pause. When the process wakes, [`Held::is_held`] is false at once, and the loss is announced. **This does not stop
-//!   a write that is already in flight**: write in a transaction of the same database and [pin](Held::pin) the lease in
-//!   it, or have the resource refuse a smaller [fence](Held::fence).
+//!   pause. When the process wakes, [`Held::is_held`] is false at once, and the loss is announced. **This does not
+//!   stop a write that is already in flight**: write in a transaction of the same database and [pin](Held::pin) the
+//!   lease in it, or have the resource refuse a smaller [fence](Held::fence).
 //! - *The virtual machine is paused* (for a migration or a restored snapshot): all its clocks stand still.
 //!   [`Held::is_held`] may be true until the next renewal is answered, although the lease is over.
-//! - *The clock of the database's host is set forward* by more than the margin: the name may be granted to another holder
-//!   while the first holder still trusts its lease. The pin and the fence protect in both cases.
+//! - *The clock of the database's host is set forward* by more than the margin: the name may be granted to another
+//!   holder while the first holder still trusts its lease. The pin and the fence protect in both cases.
 //! - *The process crashes*: the name is free within the TTL.
 //! - *The runtime is blocked*: nothing happens; renewals run on a thread of their own.
 //! - *The connection breaks after a statement was sent*: rowlock re-reads the outcome by the grant's id.
@@ -56,15 +55,15 @@ use crate::runtime::lease_guard::Guard;
 ///
 /// # Promise
 ///
-/// A lock has at most one live grant at any instant of the database's clock. (A [read/write lock](crate::RwLock) has one writer or many
-/// readers; the weights of a [semaphore](crate::Semaphore)'s live permits add up to its capacity at most.) [`is_held`](Self::is_held) is true
-/// only while the grant is live.
+/// A lock has at most one live grant at any instant of the database's clock. (A [read/write lock](crate::RwLock) has
+/// one writer or many readers; the weights of a [semaphore](crate::Semaphore)'s live permits add up to its capacity at
+/// most.) [`is_held`](Self::is_held) is true only while the grant is live.
 ///
 /// # Drop
 ///
-/// Dropping returns at once and releases in the background. Renewals stop, and the name is free as soon
-/// as the release reaches the database, or else within the TTL (in a session: after the next looks at it, within two of its TTLs). Call
-/// [`Rowlock::flush`](crate::Rowlock::flush) before the process exits: it waits for the release.
+/// Dropping returns at once and releases in the background. Renewals stop, and the name is free as soon as the release
+/// reaches the database, or else within the TTL (in a session: after the next looks at it, within two of its TTLs).
+/// Call [`Rowlock::flush`](crate::Rowlock::flush) before the process exits: it waits for the release.
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
     pub(super) guard: Guard,
@@ -97,8 +96,8 @@ impl Held {
         &self.guard.grant().shown
     }
 
-    /// The fence of this grant. It is greater than the fence of every earlier grant of the name, for ever. A reader of a
-    /// [read/write lock](crate::RwLock) is the exception: it has the fence of the last write.
+    /// The fence of this grant. It is greater than the fence of every earlier grant of the name, for ever. A reader of
+    /// a [read/write lock](crate::RwLock) is the exception: it has the fence of the last write.
     ///
     /// Send it with every write to a resource outside of the database, and have the resource refuse a smaller fence
     /// than it has seen. For writes to the database, see [`pin`](Self::pin).
@@ -107,8 +106,8 @@ impl Held {
         self.guard.fence()
     }
 
-    /// The moment until which this process trusts the lease without another renewal. Renewals move it. After a release or
-    /// a loss the deadline has passed, however early that was.
+    /// The moment until which this process trusts the lease without another renewal. Renewals move it. After a release
+    /// or a loss the deadline has passed, however early that was.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
         let deadline = self.guard.grant().status().deadline;
@@ -211,19 +210,19 @@ impl Held {
 
     /// Releases the lease, and reports whether it was held until now.
     ///
-    /// When the lease goes on to another task of this client, or [lingers](crate::Lock::linger), no statement is sent: the outcome is what this
-    /// client knows. A forced release that it has not seen yet is not reported then.
+    /// When the lease goes on to another task of this client, or [lingers](crate::Lock::linger), no statement is sent:
+    /// the outcome is what this client knows. A forced release that it has not seen yet is not reported then.
     ///
-    /// A second call returns [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database again. If
-    /// the first call may have released the lease, the second returns [`ReleaseOutcome::Released`] before the lease's
-    /// deadline, and [`Loss::Expired`] after it, because the release may have come too late. (A forced release in between,
-    /// or a failover that lost the grant, looks like a successful first call.) No call touches the grant of another
-    /// holder.
+    /// A second call returns [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database
+    /// again. If the first call may have released the lease, the second returns [`ReleaseOutcome::Released`] before
+    /// the lease's deadline, and [`Loss::Expired`] after it, because the release may have come too late. (A forced
+    /// release in between, or a failover that lost the grant, looks like a successful first call.) No call touches the
+    /// grant of another holder.
     ///
     /// # Errors
     ///
-    /// The database is out of reach, or the outcome is unknown. In both cases renewals have stopped, so
-    /// that the name is free within the TTL (in a session: within two of its TTLs). Call it again to free the name earlier.
+    /// The database is out of reach, or the outcome is unknown. In both cases renewals have stopped, so that the name
+    /// is free within the TTL (in a session: within two of its TTLs). Call it again to free the name earlier.
     ///
     /// # Cancel safety
     ///

@@ -173,21 +173,23 @@ impl Lock {
         }
     }
 
-    /// How long the lease lasts without a renewal: a crashed or paused holder keeps the name that long. 100 ms to 24 h,
-    /// and more than twice the client's [`clock_error`](crate::Builder::clock_error); 30 s when not set. The holder trusts the lease
-    /// for five sixths of this time, and renews it in the background with two thirds of the trusted time left.
+    /// How long the lease lasts without a renewal: a crashed or paused holder keeps the name that long. 100 ms to 24
+    /// h, and more than twice the client's [`clock_error`](crate::Builder::clock_error); 30 s when not set. The holder
+    /// trusts the lease for five sixths of this time, and renews it in the background with two thirds of the trusted
+    /// time left.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Takes the lock in the client's session. It has no TTL of its own and is not renewed: it lives as long as the session, which one
-    /// short statement renews for all its locks. (ZooKeeper calls such a lock ephemeral.) Use it to hold many locks for a long time.
+    /// Takes the lock in the client's session. It has no TTL of its own and is not renewed: it lives as long as the
+    /// session, which one short statement renews for all its locks. (ZooKeeper calls such a lock ephemeral.) Use it to
+    /// hold many locks for a long time.
     ///
-    /// The lock ends when it is released, when [`Rowlock::end_session`](crate::Rowlock::end_session) is called, when the last handle
-    /// of the client is dropped, and with the session: when the process has crashed or was paused for longer than the
-    /// [`session_ttl`](crate::Builder::session_ttl), or could not reach the database for that time. A session that has expired is
-    /// never revived: all its locks are lost at once.
+    /// The lock ends when it is released, when [`Rowlock::end_session`](crate::Rowlock::end_session) is called, when
+    /// the last handle of the client is dropped, and with the session: when the process has crashed or was paused for
+    /// longer than the [`session_ttl`](crate::Builder::session_ttl), or could not reach the database for that time. A
+    /// session that has expired is never revived: all its locks are lost at once.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -210,19 +212,21 @@ impl Lock {
         self
     }
 
-    /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set. When the database gives no
-    /// answer, it may take up to two [`operation_timeout`s](crate::Builder::operation_timeout) longer.
+    /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set. When the
+    /// database gives no answer, it may take up to two [`operation_timeout`s](crate::Builder::operation_timeout)
+    /// longer.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Acquires without a place in the queue: [`acquire`](Self::acquire) asks again and again, and takes the lease when it is free, also when
-    /// others wait in the queue. So does [`try_acquire`](Self::try_acquire).
+    /// Acquires without a place in the queue: [`acquire`](Self::acquire) asks again and again, and takes the lease
+    /// when it is free, also when others wait in the queue. So does [`try_acquire`](Self::try_acquire).
     ///
-    /// A release passes the lease on to the queue, if there is one. So an acquire that is barging overtakes waiters only when a holder or a
-    /// waiter has died, and mostly comes last. Use it in *all* acquires of a name: then nobody is in the queue, and the throughput is higher,
-    /// because the lease need not be passed on to a certain waiter, which may be slow. But there is no order, and a waiter may starve.
+    /// A release passes the lease on to the queue, if there is one. So an acquire that is barging overtakes waiters
+    /// only when a holder or a waiter has died, and mostly comes last. Use it in *all* acquires of a name: then nobody
+    /// is in the queue, and the throughput is higher, because the lease need not be passed on to a certain waiter,
+    /// which may be slow. But there is no order, and a waiter may starve.
     ///
     /// Deadlocks of [owners with names](crate::Owner::named) are not found here.
     pub fn barging(mut self) -> Self {
@@ -230,40 +234,43 @@ impl Lock {
         self
     }
 
-    /// The longest queue that [`acquire`](Self::acquire) joins: 10,000 when not set. When so many wait already, it fails with
-    /// [`Error::QueueFull`]. Tasks of this client that wait together are one waiter in the queue; so many of them may wait, too. With 0, it never waits in a queue.
+    /// The longest queue that [`acquire`](Self::acquire) joins: 10,000 when not set. When so many wait already, it
+    /// fails with [`Error::QueueFull`]. Tasks of this client that wait together are one waiter in the queue; so many
+    /// of them may wait, too. With 0, it never waits in a queue.
     pub fn queue_limit(mut self, waiters: u32) -> Self {
         self.queue_limit = waiters;
         self
     }
 
-    /// After a release for which nobody waits, this client keeps the name for this time, so that its next acquire under the same settings costs
-    /// no statement: 1 ms to 1 min; it keeps nothing when not set. Use it for names that one process takes again and again, such as the
-    /// partitions that it works on.
+    /// After a release for which nobody waits, this client keeps the name for this time, so that its next acquire
+    /// under the same settings costs no statement: 1 ms to 1 min; it keeps nothing when not set. Use it for names that
+    /// one process takes again and again, such as the partitions that it works on.
     ///
-    /// A waiter elsewhere calls the name back: at once where the server tells it (PostgreSQL, but not behind a pooler that shares
-    /// connections), within a tenth of a second elsewhere. [`flush`](crate::Rowlock::flush) and [`shutdown`](crate::Rowlock::shutdown) give all such names
-    /// back.
+    /// A waiter elsewhere calls the name back: at once where the server tells it (PostgreSQL, but not behind a pooler
+    /// that shares connections), within a tenth of a second elsewhere. [`flush`](crate::Rowlock::flush) and
+    /// [`shutdown`](crate::Rowlock::shutdown) give all such names back.
     ///
     /// The price: while it is kept,
     ///
     /// - a process that crashes binds a name that it had released, until the lease expires after its TTL;
-    /// - a [`try_acquire`](Self::try_acquire) and a [transaction](crate::Rowlock::in_tx) of another client find the name busy, and do not call it back;
-    /// - after a [`force_release`](crate::Rowlock::force_release) by another client, this client goes on giving the lease to its tasks, until its next renewal or
-    ///   a pin shows the loss;
+    /// - a [`try_acquire`](Self::try_acquire) and a [transaction](crate::Rowlock::in_tx) of another client find the
+    ///   name busy, and do not call it back;
+    /// - after a [`force_release`](crate::Rowlock::force_release) by another client, this client goes on giving the
+    ///   lease to its tasks, until its next renewal or a pin shows the loss;
     /// - `list` and `inspect` show it as held, and it is renewed;
     /// - a client whose last handle is dropped without a shutdown lives on, until its names are given back.
     ///
-    /// Each guard has a fence of its own, as always. A lease that a transaction has [pinned](crate::Held::pin) is not kept, nor one with less than half
-    /// of its trusted time left, nor one of an [owner](Self::owner), with a [`max_hold`](Self::max_hold), that is [barging](Self::barging) or on a Galera
-    /// cluster.
+    /// Each guard has a fence of its own, as always. A lease that a transaction has [pinned](crate::Held::pin) is not
+    /// kept, nor one with less than half of its trusted time left, nor one of an [owner](Self::owner), with a
+    /// [`max_hold`](Self::max_hold), that is [barging](Self::barging) or on a Galera cluster.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = Some(linger);
         self
     }
 
-    /// The longest time that the lease is held, renewals included: 100 ms to 366 days, and more than twice the client's
-    /// [`clock_error`](crate::Builder::clock_error); no limit when not set. At the limit the lease is lost, after a warning.
+    /// The longest time that the lease is held, renewals included: 100 ms to 366 days, and more than twice the
+    /// client's [`clock_error`](crate::Builder::clock_error); no limit when not set. At the limit the lease is lost,
+    /// after a warning.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -282,8 +289,8 @@ impl Lock {
         self
     }
 
-    /// Checks a value for [`ttl`](Self::ttl), for a program that checks its user's settings before it connects. A client with a
-    /// larger [`clock_error`](crate::Builder::clock_error) may require a longer TTL.
+    /// Checks a value for [`ttl`](Self::ttl), for a program that checks its user's settings before it connects. A
+    /// client with a larger [`clock_error`](crate::Builder::clock_error) may require a longer TTL.
     ///
     /// # Errors
     ///

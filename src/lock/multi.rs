@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! A multi-lock is a lease on each of its names, with one guard. It asks for all its names at once. If a name is busy, it keeps the names that
-//! sort before that name, frees those after it, and waits in the queue of the busy name. So a waiting multi-lock holds smaller names only,
-//! and multi-locks never wait for each other in a circle.
+//! A multi-lock is a lease on each of its names, with one guard. It asks for all its names at once. If a name is busy,
+//! it keeps the names that sort before that name, frees those after it, and waits in the queue of the busy name. So a
+//! waiting multi-lock holds smaller names only, and multi-locks never wait for each other in a circle.
 //!
 //! # Trust window
 //!
@@ -12,8 +12,9 @@
 //!
 //! # Failure
 //!
-//! Each lease fails by itself, as a [lease](super::lease) does. A multi-lock that cannot get all names, or whose caller has gone, frees what it
-//! has got. A caller that holds other locks beside a multi-lock can still deadlock: take all names in one call.
+//! Each lease fails by itself, as a [lease](super::lease) does. A multi-lock that cannot get all names, or whose
+//! caller has gone, frees what it has got. A caller that holds other locks beside a multi-lock can still deadlock:
+//! take all names in one call.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -26,17 +27,19 @@ use tokio::select;
 use super::patience::Patience;
 use super::with::{check, first, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
+use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome, TransactionError};
 use crate::runtime::Core;
 use crate::runtime::backoff;
 use crate::runtime::timer::sleep_until;
 use crate::runtime::wait_log::WaitLog;
 use crate::transaction::Transaction;
 
-/// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then given its settings.
+/// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then
+/// given its settings.
 ///
-/// Multi-locks never deadlock with each other, in whatever order their names are given: a multi-lock that waits for a name holds smaller names
-/// only. A caller that holds other locks beside a multi-lock can still deadlock: take all names in one call.
+/// Multi-locks never deadlock with each other, in whatever order their names are given: a multi-lock that waits for a
+/// name holds smaller names only. A caller that holds other locks beside a multi-lock can still deadlock: take all
+/// names in one call.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -73,9 +76,9 @@ impl MultiLock {
                 });
             }
             match names.windows(2).find(|two| two[0] == two[1]) {
-                Some(two) => Err(Error::DuplicateName {
+                Some(two) => Err(Error::Transaction(TransactionError::DuplicateName {
                     name: two[0].clone(),
-                }),
+                })),
                 None => Ok(names),
             }
         });
@@ -109,14 +112,16 @@ impl MultiLock {
         })
     }
 
-    /// Waits for all names, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that time.
+    /// Waits for all names, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that
+    /// time.
     ///
     /// A multi-lock has no owner: a caller that holds one of the names already waits for itself.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`], with the name that was not free in time; [`Error::Lost`], if a lease was lost while this waited for another
-    /// one; [`Error::QueueFull`]; and those of [`try_acquire`](Self::try_acquire). No name is kept.
+    /// [`Error::WaitTimeout`], with the name that was not free in time; [`Error::Lost`], if a lease was lost while
+    /// this waited for another one; [`Error::QueueFull`]; and those of [`try_acquire`](Self::try_acquire). No name is
+    /// kept.
     ///
     /// # Panics
     ///
@@ -124,7 +129,8 @@ impl MultiLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is released.
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is
+    /// released.
     pub async fn acquire(&self) -> Result<MultiHeld, Error> {
         let mut names = self.names.as_ref().map_err(Clone::clone)?.as_slice();
         // What is refused now would be refused again and again.
@@ -309,7 +315,8 @@ impl MultiHeld {
         first_lost(&self.held).await
     }
 
-    /// Runs `work` while all leases are held. When one is lost, drops `work` at its next await point; see [`Held::with`].
+    /// Runs `work` while all leases are held. When one is lost, drops `work` at its next await point; see
+    /// [`Held::with`].
     ///
     /// # Errors
     ///
@@ -346,11 +353,13 @@ impl MultiHeld {
         Ok(())
     }
 
-    /// Releases all leases, and reports whether all were held until now: otherwise the first loss. See [`Held::release`].
+    /// Releases all leases, and reports whether all were held until now: otherwise the first loss. See
+    /// [`Held::release`].
     ///
     /// # Errors
     ///
-    /// Those of [`Held::release`], for the first lease that fails. The others are released all the same. It may be called again.
+    /// Those of [`Held::release`], for the first lease that fails. The others are released all the same. It may be
+    /// called again.
     ///
     /// # Cancel safety
     ///

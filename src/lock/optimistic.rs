@@ -28,7 +28,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::lock::call::{InTransaction, conflict};
-use crate::model::{Error, Kind, LockInfo, Name};
+use crate::model::{Error, Kind, LockInfo, Name, TransactionError};
 use crate::runtime::Core;
 use crate::store::in_tx::TxTaken;
 use crate::store::row::LockRow;
@@ -142,7 +142,8 @@ impl Version {
             row = here.told(told)?;
         }
         if row.as_ref().is_some_and(LockRow::has_lapsed) {
-            // Free the row from outside, unless a transaction has pinned it. An older snapshot does not see that, and shows it held.
+            // Free the row from outside, unless a transaction has pinned it. An older snapshot does not see that, and
+            // shows it held.
             let freed = here.outside(core.row(&name)).await;
             if !matches!(freed, Err(Error::Starved { .. })) {
                 freed?;
@@ -185,9 +186,9 @@ impl Version {
                 waited: Duration::ZERO,
                 busy: Box::new(here.quarantined(left)),
             }),
-            TxTaken::Again => Err(Error::AlreadyLocked {
+            TxTaken::Again => Err(Error::Transaction(TransactionError::AlreadyLocked {
                 name: self.name.clone(),
-            }),
+            })),
         }
     }
 }
@@ -214,7 +215,7 @@ impl Advance {
 ///
 /// # Errors
 ///
-/// [`Error::Conflict`] when no row was changed, [`Error::NotOneRow`] when several were.
+/// [`Error::Conflict`] when no row was changed, [`TransactionError::NotOneRow`] when several were.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -247,6 +248,6 @@ pub fn one_changed(rows_affected: u64) -> Result<(), Error> {
         0 => Err(Error::Conflict {
             what: "a row".into(),
         }),
-        rows => Err(Error::NotOneRow { rows }),
+        rows => Err(Error::Transaction(TransactionError::NotOneRow { rows })),
     }
 }

@@ -26,9 +26,9 @@ use crate::runtime::lease_guard::Guard;
 /// An identity that can enter again a lock that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).
 ///
-/// Clones are the same owner. An owner belongs to the client that made it, and cannot be passed to
-/// another process. The lease keeps the TTL, the `max_hold` and the fence of its first acquire. Re-entry does not renew the
-/// lease or ask the database: it succeeds at once while the lease [is held](crate::Held::is_held).
+/// Clones are the same owner. An owner belongs to the client that made it, and cannot be passed to another process.
+/// The lease keeps the TTL, the `max_hold` and the fence of its first acquire. Re-entry does not renew the lease or
+/// ask the database: it succeeds at once while the lease [is held](crate::Held::is_held).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -70,14 +70,17 @@ impl Owner {
         }
     }
 
-    /// Names this owner: 1 to 200 bytes without NUL, for people to read. rowlock finds deadlocks between owners with names, in all processes.
+    /// Names this owner: 1 to 200 bytes without NUL, for people to read. rowlock finds deadlocks between owners with
+    /// names, in all processes.
     ///
-    /// While such an owner holds locks and [waits](crate::Lock::acquire) for another one, its client looks for a circle of waits twice a
-    /// second. The wait that joined its queue last fails with [`Error::Deadlock`], within two seconds. The others go
-    /// on when its owner has released what it holds.
+    /// While such an owner holds locks and [waits](crate::Lock::acquire) for another one, its client looks for a
+    /// circle of waits twice a second. The wait that joined its queue last fails with [`Error::Deadlock`], within two
+    /// seconds. The others go on when its owner has released what it holds.
     ///
-    /// rowlock assumes that a waiting owner releases and acquires nothing. If another task of the owner does, rowlock may report a circle that the release
-    /// would have ended, or miss a circle. Give each flow of work a name of its own. Only locks count that this client acquired for this owner: no read/write locks, no semaphores, no transactions.
+    /// rowlock assumes that a waiting owner releases and acquires nothing. If another task of the owner does, rowlock
+    /// may report a circle that the release would have ended, or miss a circle. Give each flow of work a name of its
+    /// own. Only locks count that this client acquired for this owner: no read/write locks, no semaphores, no
+    /// transactions.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -134,7 +137,8 @@ impl Owner {
         })
     }
 
-    /// The right to ask for a fresh grant of `name`. Tasks of one owner never race for a name: the next task waits here.
+    /// The right to ask for a fresh grant of `name`. Tasks of one owner never race for a name: the next task waits
+    /// here.
     pub(super) async fn asking(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
         let asking = {
             let asking = self.grants.asking.lock();

@@ -20,20 +20,13 @@
 //!
 //! # Failure
 //!
-//! - *The process crashes*: the server rolls back, and the name is free within moments.
-//! - *The process is paused*: all others wait, or find the name busy. To limit that, set a timeout in the server
-//!   (`idle_in_transaction_session_timeout`, `wait_timeout`): the server then rolls the transaction back, and
-//!   the process cannot commit it.
-//! - *The host vanishes* without closing its connections: the server waits for its TCP keep-alive. Set that to less
-//!   than its default of two hours.
+//! - *The process crashes, or is paused*: see [`LockInTx::acquire`](super::LockInTx::acquire).
 //! - *A deadlock* (two transactions lock the same rows in different orders): the database ends one of the
 //!   transactions: [`Error::TransactionAborted`], which [`Retry`](crate::Retry) tries again. The names of one call
 //!   never deadlock with each other.
-//! - *Transactions lock a name one right after the other*: waiters for a lease of that name may starve. A transaction that ends
-//!   hands the row to the next transaction in the database's queue. A waiter for a lease looks every 2 to 80 ms, and finds the row
-//!   locked. With 16 connections that locked one name without a pause, for 5 to 50 ms each, no waiter on MySQL and MariaDB was
-//!   granted a lease in 12 s (180 to 1,000 transactions); on PostgreSQL they waited for up to 3 s (226 transactions). With 4
-//!   connections all were granted one in 1.2 s. So choose one mode for a name that is never free for long.
+//! - *Transactions lock a name one right after the other*: waiters for a lease of that name may starve, because the
+//!   database hands the row to the next transaction in its own queue. With 16 connections that locked one name without
+//!   a pause, no waiter on MySQL and MariaDB was granted a lease in 12 s. Choose one mode for such a name.
 //! - *A rollback* gives the fence back with everything else. The next fence is still greater than all before, unless
 //!   the database's clock shows an earlier time than the fence in the row.
 
@@ -44,7 +37,7 @@ use std::time::Duration;
 use crate::lock::call::{InTransaction, Looked, Taking, conflict};
 use crate::lock::{Advance, Version};
 use crate::model::bounds::check_wait;
-use crate::model::{Busy, Error, Moment, Name};
+use crate::model::{Busy, Error, Moment, Name, TransactionError};
 use crate::runtime::timer::sleep_until;
 use crate::runtime::{Core, backoff};
 use crate::store::in_tx::TxWaited;
@@ -57,21 +50,25 @@ use crate::transaction::Transaction;
 ///
 /// # Lock first, then read
 ///
-/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and SERIALIZABLE, the first plain SELECT of a transaction fixes the
-/// snapshot that all later SELECTs see. If it comes before the lock, later SELECTs return old data, and the transaction overwrites newer writes of others. So lock
-/// before the first read of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns [`Error::TransactionAborted`].
+/// A lock protects only the reads after it. Under REPEATABLE READ (the default of MySQL and MariaDB) and SERIALIZABLE,
+/// the first plain SELECT of a transaction fixes the snapshot that all later SELECTs see. If it comes before the lock,
+/// later SELECTs return old data, and the transaction overwrites newer writes of others. So lock before the first read
+/// of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns
+/// [`Error::TransactionAborted`].
 ///
-/// On MySQL and MariaDB, such a transaction may lock a name whose row the cleaner has removed. Then it keeps a lock on the
-/// gap around the row until it ends, and no new names can be made there. Roll it back, as after any error, or use READ
-/// COMMITTED, which locks no gaps.
+/// On MySQL and MariaDB, such a transaction may lock a name whose row the cleaner has removed. Then it keeps a lock on
+/// the gap around the row until it ends, and no new names can be made there. Roll it back, as after any error, or use
+/// READ COMMITTED, which locks no gaps.
 ///
 /// # A transaction that is over
 ///
 /// rowlock detects it, even if your own SQL (`COMMIT`, `ROLLBACK`) has ended it without sqlx's knowledge:
-/// [`Error::TransactionOver`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL this takes
-/// one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has not begun.
+/// [`TransactionError::Over`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL
+/// this takes one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has
+/// not begun.
 ///
-/// A savepoint that is rolled back gives back what was locked or advanced in it. (GUARANTEES: «How do I make sure that a late write is not committed?».)
+/// A savepoint that is rolled back gives back what was locked or advanced in it. (GUARANTEES: «How do I make sure that
+/// a late write is not committed?».)
 ///
 /// # When the process dies, or is paused
 ///
@@ -123,7 +120,7 @@ impl<'t, T: Transaction> InTx<'t, T> {
     }
 
     /// Several locks at once: all of them or none, in the order of their names, so that no two calls
-    /// deadlock. Acquiring fails with [`Error::DuplicateName`] when a name is given twice, and with
+    /// deadlock. Acquiring fails with [`TransactionError::DuplicateName`] when a name is given twice, and with
     /// [`Error::InvalidSetting`] when no name is given.
     pub fn lock_all<I>(self, names: I) -> LockInTx<'t, T>
     where
@@ -147,8 +144,8 @@ impl<'t, T: Transaction> InTx<'t, T> {
     ///
     /// # Errors
     ///
-    /// An invalid name; a transaction that belongs to another database, has failed, or must begin again; a
-    /// database out of reach; a damaged row. [`Error::Starved`] when the name has no row yet, and rowlock could not make it
+    /// An invalid name; a transaction that belongs to another database, has failed, or must begin again; a database
+    /// out of reach; a damaged row. [`Error::Starved`] when the name has no row yet, and rowlock could not make it
     /// within two seconds, or half of [`operation_timeout`](crate::Builder::operation_timeout).
     pub async fn version<N>(self, name: N) -> Result<Version, Error>
     where
@@ -169,7 +166,7 @@ impl<'t, T: Transaction> InTx<'t, T> {
     ///
     /// A transaction that belongs to another database, is read only, is over, or must begin again;
     /// a database out of reach. A conflict is not an error. (If this transaction already holds the name, the result is
-    /// [`Error::AlreadyLocked`], or a conflict.)
+    /// [`TransactionError::AlreadyLocked`], or a conflict.)
     ///
     /// # Cancel safety
     ///
@@ -189,9 +186,9 @@ fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
     }
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::DuplicateName {
+        Some(pair) => Err(Error::Transaction(TransactionError::DuplicateName {
             name: pair[0].clone(),
-        }),
+        })),
         None => Ok(names),
     }
 }
@@ -271,16 +268,16 @@ impl<T: Transaction> LockInTx<'_, T> {
 
     /// Asks once, and does not wait for a holder.
     ///
-    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB, rows that it
-    /// has looked at may stay locked until it ends. These are the rows of the names before the busy one, and the row of
-    /// a lease whose name this client had not seen leased before. That lease cannot be renewed meanwhile.
+    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB, rows that it has
+    /// looked at may stay locked until it ends. These are the rows of the names before the busy one, and the row of a
+    /// lease whose name this client had not seen leased before. That lease cannot be renewed meanwhile.
     ///
     /// # Errors
     ///
-    /// Invalid names; a transaction that belongs to another database, is read only, is over, or must
-    /// begin again; a name that it already holds; a database out of reach; a damaged row. Contention is
-    /// not an error, except in one case on PostgreSQL: a lease was granted in the microseconds in which this transaction
-    /// locked its row ([`Error::TransactionAborted`]).
+    /// Invalid names; a transaction that belongs to another database, is read only, is over, or must begin again; a
+    /// name that it already holds; a database out of reach; a damaged row. Contention is not an error, except in one
+    /// case on PostgreSQL: a lease was granted in the microseconds in which this transaction locked its row
+    /// ([`Error::TransactionAborted`]).
     ///
     /// [`Error::Starved`] when the name has no row yet, and rowlock could not make it within two seconds, or half of
     /// [`operation_timeout`](crate::Builder::operation_timeout).
@@ -319,9 +316,10 @@ impl<T: Transaction> LockInTx<'_, T> {
 
     /// Waits for the lock, for at most [`wait`](Self::wait).
     ///
-    /// It waits in the database for other transactions: the database chooses their order, and detects their deadlocks. It polls for the end of a lease.
-    /// Meanwhile the transaction keeps its connection and all its locks. A holder that needs one of these locks, or a connection of an exhausted pool, waits
-    /// for ever. So set [`wait`](Self::wait) where leases and transactions share names.
+    /// It waits in the database for other transactions: the database chooses their order, and detects their deadlocks.
+    /// It polls for the end of a lease. Meanwhile the transaction keeps its connection and all its locks. A holder
+    /// that needs one of these locks, or a connection of an exhausted pool, waits for ever. So set
+    /// [`wait`](Self::wait) where leases and transactions share names.
     ///
     /// On SQLite a transaction that may write locks the whole file, and while it waited, the holder could neither
     /// renew nor release its lease. So a held name is [`Error::Conflict`] at once, which [`Retry`](crate::Retry)
@@ -329,14 +327,16 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when the lock was not free in time, and at once in a [quarantine](crate::Rowlock::quarantine);
-    /// [`Error::TransactionAborted`] when the database ended this transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was
-    /// granted that its holder could not renew while this transaction waits; and the errors of [`try_acquire`](Self::try_acquire).
+    /// [`Error::WaitTimeout`] when the lock was not free in time, and at once in a
+    /// [quarantine](crate::Rowlock::quarantine); [`Error::TransactionAborted`] when the database ended this
+    /// transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was granted that its holder could not
+    /// renew while this transaction waits; and the errors of [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     ///
-    /// The same as for [`try_acquire`](Self::try_acquire). Dropping the future does not stop the statement: it keeps its connection until it gets the row, or until its time limit
-    /// ends. So set [`wait`](Self::wait), and put no timeout around this future.
+    /// The same as for [`try_acquire`](Self::try_acquire). Dropping the future does not stop the statement: it keeps
+    /// its connection until it gets the row, or until its time limit ends. So set [`wait`](Self::wait), and put no
+    /// timeout around this future.
     pub async fn acquire(self) -> Result<Locked, Error> {
         let names = self.names?;
         if let Some(wait) = self.wait {

@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! [`Held::pin`] checks the lease's row in the caller's transaction, by the database's clock, and locks the row
-//! there. A takeover finds the row locked until that transaction ends. So the check and the write commit together, which
-//! no lock outside of the database can do. Where several servers take writes, a row lock on one server does not exist on
+//! [`Held::pin`] checks the lease's row in the caller's transaction, by the database's clock, and locks the row there.
+//! A takeover finds the row locked until that transaction ends. So the check and the write commit together, which no
+//! lock outside of the database can do. Where several servers take writes, a row lock on one server does not exist on
 //! the others. There the pin writes the row, and either the transaction commits, or a takeover through another server.
 //!
 //! # State model
@@ -54,18 +54,18 @@ impl Held {
     ///   lease, [`is_held`](Self::is_held) turns false and [`lost`](Self::lost) resolves, although no other holder is
     ///   granted the name before the transaction ends.
     ///
-    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), a row lock
-    /// on one server does not exist on the others. There the pin writes the row: a takeover through another server does
-    /// not wait, and then the commit of `tx` fails.
+    /// In a cluster in which several servers take writes (Galera, group replication with several primaries), a row
+    /// lock on one server does not exist on the others. There the pin writes the row: a takeover through another
+    /// server does not wait, and then the commit of `tx` fails.
     ///
-    /// For a lock [in a session](crate::Lock::in_session), the pin proves that no other holder was granted the name, and prevents that
-    /// until `tx` ends, even if the session expires meanwhile.
+    /// For a lock [in a session](crate::Lock::in_session), the pin proves that no other holder was granted the name,
+    /// and prevents that until `tx` ends, even if the session expires meanwhile.
     ///
-    /// Several transactions may pin one lease at the same time (on a Galera cluster one after the other: the next one waits for the end of the one
-    /// before). Pinning twice in one transaction is harmless. A pin
-    /// delays no other name and no other renewal of this process (but on SQLite a writer locks the whole file). If
-    /// pins keep the row locked all the time, the lease cannot be renewed and is lost: pin at the end. Release the
-    /// lease after the commit, not before: a release waits for the pin.
+    /// Several transactions may pin one lease at the same time (on a Galera cluster one after the other: the next one
+    /// waits for the end of the one before). Pinning twice in one transaction is harmless. A pin delays no other name
+    /// and no other renewal of this process (but on SQLite a writer locks the whole file). If pins keep the row locked
+    /// all the time, the lease cannot be renewed and is lost: pin at the end. Release the lease after the commit, not
+    /// before: a release waits for the pin.
     ///
     /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
     /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`). A renewal in between makes a pin
@@ -79,11 +79,13 @@ impl Held {
     ///
     /// - [`Error::Lost`]: the lease is lost. The writes of `tx` must not be committed.
     /// - [`Error::Released`]: this guard was released before.
-    /// - [`Error::WrongDatabase`]: `tx` belongs to another database, engine or schema.
+    /// - [`TransactionError::WrongDatabase`](crate::TransactionError::WrongDatabase): `tx` belongs to another
+    ///   database, engine or schema.
     /// - [`Error::TransactionAborted`]: `tx` must begin again.
-    /// - [`Error::TransactionOver`]: `tx` failed or ended before, or its connection broke. (The application's own SQL may have
-    ///   ended it: `COMMIT`, `ROLLBACK`, on MySQL and MariaDB also DDL.)
-    /// - [`Error::Starved`], [`Error::Unreachable`]: rowlock cannot find out whether the lease is held. `tx` proves nothing.
+    /// - [`TransactionError::Over`](crate::TransactionError::Over): `tx` failed or ended before, or its connection
+    ///   broke. (The application's own SQL may have ended it: `COMMIT`, `ROLLBACK`, on MySQL and MariaDB also DDL.)
+    /// - [`Error::Starved`], [`Error::Unreachable`]: rowlock cannot find out whether the lease is held. `tx` proves
+    ///   nothing.
     ///
     /// # Panics
     ///
@@ -123,7 +125,8 @@ impl Held {
                 PinBy::Lock
             },
         };
-        // Before it is sent: a pin whose future is dropped may still have happened. And before it looks for a release, which looks for pins.
+        // Before it is sent: a pin whose future is dropped may still have happened. And before it looks for a release,
+        // which looks for pins.
         grant.may_be_pinned.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let mut backoff = backoff::poll();
@@ -174,8 +177,8 @@ impl Held {
     }
 }
 
-/// The loss that a failed pin proves. Where several servers take writes it proves none: this server may not know yet of a
-/// grant or renewal on another server.
+/// The loss that a failed pin proves. Where several servers take writes it proves none: this server may not know yet
+/// of a grant or renewal on another server.
 fn loss_for_sure(missed: Pinned, multi_writer: bool) -> Option<Loss> {
     match missed {
         Pinned::Expired if !multi_writer => Some(Loss::Expired),

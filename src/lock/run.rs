@@ -12,13 +12,14 @@ use crate::store::run::{RunAsk, RunEnd};
 const MESSAGE: usize = 1_000;
 
 impl Held {
-    /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last run of each lock ([`Rowlock::runs`](crate::Rowlock::runs)). It
-    /// replaces the previous run. A second call of the same guard does nothing.
+    /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last run
+    /// of each lock ([`Rowlock::runs`](crate::Rowlock::runs)). It replaces the previous run. A second call of the same
+    /// guard does nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the lease is lost. [`Error::Released`]. A permit of a semaphore or a read/write lock has no runs ([`Error::InvalidSetting`]). A database out of
-    /// reach.
+    /// [`Error::Lost`] when the lease is lost. [`Error::Released`]. A permit of a semaphore or a read/write lock has
+    /// no runs ([`Error::InvalidSetting`]). A database out of reach.
     ///
     /// # Cancel safety
     ///
@@ -62,8 +63,10 @@ impl Held {
         Err(Error::Lost { name, loss })
     }
 
-    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a loss. `message` is for people to read, and is cut at 1,000 bytes. `?` stands for a character that the database's encoding lacks.
-    /// Returns false, and records nothing, if a later run has replaced this one, or if this run has ended in another way.
+    /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a
+    /// loss. `message` is for people to read, and is cut at 1,000 bytes. `?` stands for a character that the
+    /// database's encoding lacks. Returns false, and records nothing, if a later run has replaced this one, or if this
+    /// run has ended in another way.
     ///
     /// # Errors
     ///

@@ -2,9 +2,9 @@
 //!
 //! # Overview
 //!
-//! Each reader and each writer has a lease of its own: it is renewed while its guard lives, it may be lost, and it can be
-//! [pinned](Held::pin). All wait in one queue, in the order of arrival. A writer that waits keeps back the readers behind it, so it does not
-//! starve; readers that wait side by side are granted together.
+//! Each reader and each writer has a lease of its own: it is renewed while its guard lives, it may be lost, and it can
+//! be [pinned](Held::pin). All wait in one queue, in the order of arrival. A writer that waits keeps back the readers
+//! behind it, so it does not starve; readers that wait side by side are granted together.
 //!
 //! # State model
 //!
@@ -23,8 +23,8 @@
 //!
 //! # Trust window
 //!
-//! That of a [lease](super::lease), for each reader and writer alone. The permit of a reader that a transaction has pinned lasts until
-//! that transaction ends. It delays no other reader, and no renewal of theirs.
+//! That of a [lease](super::lease), for each reader and writer alone. The permit of a reader that a transaction has
+//! pinned lasts until that transaction ends. It delays no other reader, and no renewal of theirs.
 //!
 //! # Failure
 //!
@@ -41,13 +41,13 @@ use crate::store::permit::{WeighAsk, Weighed};
 
 /// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
 ///
-/// The lock has many readers or one writer, of all clients that use its name. Each reader and each writer has a lease of its own: it is
-/// renewed while its guard lives, may be lost, and can be [pinned](Held::pin).
+/// The lock has many readers or one writer, of all clients that use its name. Each reader and each writer has a lease
+/// of its own: it is renewed while its guard lives, may be lost, and can be [pinned](Held::pin).
 ///
 /// # Order
 ///
-/// Readers and writers wait in one queue, in the order in which they joined. A writer that waits keeps back the readers behind it, so it
-/// does not starve. Readers that wait side by side are granted together.
+/// Readers and writers wait in one queue, in the order in which they joined. A writer that waits keeps back the
+/// readers behind it, so it does not starve. Readers that wait side by side are granted together.
 ///
 /// # Fences
 ///
@@ -55,8 +55,8 @@ use crate::store::permit::{WeighAsk, Weighed};
 ///
 /// # Failure
 ///
-/// A crashed process keeps the lock until its TTL is over, or that of its [session](crate::Builder::session_ttl). A reader that a transaction
-/// has pinned keeps writers out until that transaction ends. It delays no other reader.
+/// A crashed process keeps the lock until its TTL is over, or that of its [session](crate::Builder::session_ttl). A
+/// reader that a transaction has pinned keeps writers out until that transaction ends. It delays no other reader.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -86,10 +86,12 @@ impl RwLock {
 
     as_lock_settings!(0);
 
-    /// Waits until no writer holds the lock, and no writer waits ahead of this reader, for at most [`wait`](Self::wait).
+    /// Waits until no writer holds the lock, and no writer waits ahead of this reader, for at most
+    /// [`wait`](Self::wait).
     ///
-    /// A read/write lock has no owner. **Do not read or write again in a task that reads or writes already**: if a writer waits meanwhile, the
-    /// second reader waits behind it, and it waits for the first. To write after reading, use [`try_upgrade`](RwHeld::try_upgrade).
+    /// A read/write lock has no owner. **Do not read or write again in a task that reads or writes already**: if a
+    /// writer waits meanwhile, the second reader waits behind it, and it waits for the first. To write after reading,
+    /// use [`try_upgrade`](RwHeld::try_upgrade).
     ///
     /// # Errors
     ///
@@ -101,7 +103,8 @@ impl RwLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is released.
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and what it acquired is
+    /// released.
     pub async fn read(&self) -> Result<RwHeld, Error> {
         let held = self.asking(Mode::Read).acquire().await?;
         Ok(RwHeld::new(held, Mode::Read))
@@ -174,7 +177,8 @@ fn weight(mode: Mode) -> u32 {
     if mode == Mode::Write { Kind::ALL } else { 1 }
 }
 
-/// A read/write lock that is held, by a reader or a writer. It is a [`Held`]: it is renewed, can be pinned, and is released when it is dropped.
+/// A read/write lock that is held, by a reader or a writer. It is a [`Held`]: it is renewed, can be pinned, and is
+/// released when it is dropped.
 #[must_use = "a lock that is dropped is released"]
 pub struct RwHeld {
     held: Held,
@@ -215,13 +219,13 @@ impl RwHeld {
         self.mode
     }
 
-    /// Makes a reader of a writer, without a gap: no other writer holds the lock in between. Readers that wait are let in, up to the next
-    /// writer. A reader stays a reader.
+    /// Makes a reader of a writer, without a gap: no other writer holds the lock in between. Readers that wait are let
+    /// in, up to the next writer. A reader stays a reader.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader, because the database
-    /// may have let other readers in. It may be called again.
+    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader,
+    /// because the database may have let other readers in. It may be called again.
     ///
     /// # Panics
     ///
@@ -243,11 +247,12 @@ impl RwHeld {
         }
     }
 
-    /// Makes a writer of a reader, if no other reader holds the lock. Waiters do not count. Returns whether this is a writer now; then it has
-    /// a new [`fence`](Held::fence). A writer stays a writer.
+    /// Makes a writer of a reader, if no other reader holds the lock. Waiters do not count. Returns whether this is a
+    /// writer now; then it has a new [`fence`](Held::fence). A writer stays a writer.
     ///
-    /// Never waits for other readers: two readers that waited for each other would wait for ever. If others read too, release, and ask for
-    /// [`write`](RwLock::write). Another writer may be first: read again what you have read before.
+    /// Never waits for other readers: two readers that waited for each other would wait for ever. If others read too,
+    /// release, and ask for [`write`](RwLock::write). Another writer may be first: read again what you have read
+    /// before.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -269,8 +274,8 @@ impl RwHeld {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader. The database may keep
-    /// other readers out until you call this again or release.
+    /// [`Error::Lost`]; [`Error::Released`]; a database that is out of reach. After any error this counts as a reader.
+    /// The database may keep other readers out until you call this again or release.
     ///
     /// # Panics
     ///
@@ -291,7 +296,8 @@ impl RwHeld {
         Ok(true)
     }
 
-    /// Changes the weight in the database. Returns the fence; `None`: there are other readers, or the permit is being changed.
+    /// Changes the weight in the database. Returns the fence; `None`: there are other readers, or the permit is being
+    /// changed.
     async fn weigh(&self, mode: Mode, doing: &'static str) -> Result<Option<i64>, Error> {
         let (core, grant) = (self.held.guard.core(), self.held.guard.grant());
         let name = &grant.shown;

@@ -2,15 +2,15 @@
 //!
 //! # Overview
 //!
-//! A semaphore has a capacity, and its permits have weights. The sum of the weights of all live permits is at most the capacity. Each
-//! permit is a lease of its own: it is renewed while its guard lives, it may be lost, it can be [pinned](Held::pin), and it has a fence.
-//! Whoever does not fit waits in one queue, in the order of arrival: the first waiter that does not fit keeps back those behind it, so that
-//! a permit of a large weight does not starve.
+//! A semaphore has a capacity, and its permits have weights. The sum of the weights of all live permits is at most the
+//! capacity. Each permit is a lease of its own: it is renewed while its guard lives, it may be lost, it can be
+//! [pinned](Held::pin), and it has a fence. Whoever does not fit waits in one queue, in the order of arrival: the
+//! first waiter that does not fit keeps back those behind it, so that a permit of a large weight does not starve.
 //!
 //! # Trust window
 //!
-//! That of a [lease](super::lease). A permit that has expired is given to others as soon as somebody asks for it; one that a
-//! transaction has pinned is not, before that transaction ends.
+//! That of a [lease](super::lease). A permit that has expired is given to others as soon as somebody asks for it; one
+//! that a transaction has pinned is not, before that transaction ends.
 //!
 //! # Failure
 //!
@@ -23,20 +23,23 @@ use crate::store::Store;
 use crate::store::permit::Resized;
 use crate::store::row::wrong_kind;
 
-/// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its settings.
+/// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its
+/// settings.
 ///
-/// The semaphore is shared by all clients that use its name, in whatever process. The weights of its live permits add up to its capacity at
-/// most. Each permit is a lease of its own: it is renewed while its guard lives, may be lost, can be [pinned](Held::pin), and has a fence.
+/// The semaphore is shared by all clients that use its name, in whatever process. The weights of its live permits add
+/// up to its capacity at most. Each permit is a lease of its own: it is renewed while its guard lives, may be lost,
+/// can be [pinned](Held::pin), and has a fence.
 ///
 /// # Order
 ///
-/// Waiters are granted in the order in which they joined. The first waiter that does not fit keeps back those behind it, even those that
-/// would fit: so a permit of a large weight does not starve.
+/// Waiters are granted in the order in which they joined. The first waiter that does not fit keeps back those behind
+/// it, even those that would fit: so a permit of a large weight does not starve.
 ///
 /// # Failure
 ///
-/// The permits of a crashed process are given to others after their TTL, or after that of its [session](crate::Builder::session_ttl). A
-/// permit that a transaction has pinned is not given to others before that transaction ends.
+/// The permits of a crashed process are given to others after their TTL, or after that of its
+/// [session](crate::Builder::session_ttl). A permit that a transaction has pinned is not given to others before that
+/// transaction ends.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -97,13 +100,13 @@ impl Semaphore {
 
     as_lock_settings!(lock);
 
-    /// Asks once for a permit. While others wait for one, they come first: the answer is [`TryAcquire::Busy`]. The client opens its
-    /// [session](crate::Builder::session_ttl) for this, as for every wait.
+    /// Asks once for a permit. While others wait for one, they come first: the answer is [`TryAcquire::Busy`]. The
+    /// client opens its [session](crate::Builder::session_ttl) for this, as for every wait.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`]: the name is used for something else, or the semaphore has another capacity. A weight of 0, or over the capacity.
-    /// Otherwise those of [`Lock::try_acquire`].
+    /// [`Error::WrongKind`]: the name is used for something else, or the semaphore has another capacity. A weight of
+    /// 0, or over the capacity. Otherwise those of [`Lock::try_acquire`].
     ///
     /// # Panics
     ///
@@ -118,11 +121,11 @@ impl Semaphore {
 
     /// Waits for a permit, for at most [`wait`](Self::wait), in the queue: as [`Lock::acquire`].
     ///
-    /// A semaphore has no owner. A task that holds a permit and waits for another one may wait for itself: ask for the whole
-    /// [`weight`](Self::weight) at once.
+    /// A semaphore has no owner. A task that holds a permit and waits for another one may wait for itself: ask for the
+    /// whole [`weight`](Self::weight) at once.
     ///
-    /// The [fences](Held::fence) of permits tell the order of the grants. Permits are held side by side, so a resource must not refuse a
-    /// smaller fence.
+    /// The [fences](Held::fence) of permits tell the order of the grants. Permits are held side by side, so a resource
+    /// must not refuse a smaller fence.
     ///
     /// # Errors
     ///
@@ -134,20 +137,23 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a permit that it acquired is released.
+    /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a permit that it acquired
+    /// is released.
     pub async fn acquire(&self) -> Result<Held, Error> {
         self.asking().acquire().await
     }
 
-    /// Sets the semaphore's capacity to that of this request, for all clients, also while permits are held. Returns the old capacity;
-    /// `None` if the semaphore was new.
+    /// Sets the semaphore's capacity to that of this request, for all clients, also while permits are held. Returns
+    /// the old capacity; `None` if the semaphore was new.
     ///
-    /// A larger capacity grants waiters at once. A smaller one takes no permit away: no permit is granted until the live weights fit again.
-    /// Clients that ask with the old capacity from now on get [`Error::WrongKind`]. Waiters stay.
+    /// A larger capacity grants waiters at once. A smaller one takes no permit away: no permit is granted until the
+    /// live weights fit again. Clients that ask with the old capacity from now on get [`Error::WrongKind`]. Waiters
+    /// stay.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKind`]: the name is no semaphore. A capacity of 0, or over [`MAX_CAPACITY`](Self::MAX_CAPACITY); a database out of reach.
+    /// [`Error::WrongKind`]: the name is no semaphore. A capacity of 0, or over [`MAX_CAPACITY`](Self::MAX_CAPACITY);
+    /// a database out of reach.
     ///
     /// # Panics
     ///
@@ -155,8 +161,9 @@ impl Semaphore {
     ///
     /// # Cancel safety
     ///
-    /// After dropping the future, the capacity may be changed or not. It may be called again: then the old capacity that it returns may be
-    /// the new one. When the network is slow, a call that was given up may arrive late, after a later call.
+    /// After dropping the future, the capacity may be changed or not. It may be called again: then the old capacity
+    /// that it returns may be the new one. When the network is slow, a call that was given up may arrive late, after a
+    /// later call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

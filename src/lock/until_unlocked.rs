@@ -7,7 +7,8 @@ use crate::runtime::timer::sleep_until;
 use crate::store::Store;
 use crate::store::fault::Fault;
 
-/// Runs a verb, again and again while it answers that a transaction has a row locked (`None`), for the operation timeout.
+/// Runs a verb, again and again while it answers that a transaction has a row locked (`None`), for the operation
+/// timeout.
 pub(super) async fn until_unlocked<T: Send + 'static>(
     core: &Core,
     name: &Name,

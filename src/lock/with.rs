@@ -54,7 +54,8 @@ pub(super) async fn while_held<T>(
     let pinned = || !pins().eq(before.iter().copied());
     let (mut lost, mut work) = (pin!(first_lost(held)), pin!(work()));
     poll_fn(|cx| {
-        // Without a pin, the work stops at the loss. With a pin, its transaction may just have committed: poll it first.
+        // Without a pin, the work stops at the loss. With a pin, its transaction may just have committed: poll it
+        // first.
         if !pinned()
             && let Poll::Ready((name, loss)) = lost.as_mut().poll(cx)
         {

@@ -1,4 +1,5 @@
-//! JSON without what makes no difference: white space, the order of the fields of an object, and how a character is escaped.
+//! JSON without what makes no difference: white space, the order of the fields of an object, and how a character is
+//! escaped.
 
 use std::fmt::{Formatter, Write as _};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{FaultKind, Printable};
 
-/// The driver's error that caused one of rowlock's errors. It prints the database's message, in one line without control
-/// characters.
+/// The driver's error that caused one of rowlock's errors. It prints the database's message, in one line without
+/// control characters.
 #[derive(Debug, Clone)]
 pub struct Cause {
     error: Arc<sqlx::Error>,

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// How far the database's clock may run ahead of this host's while a lease lasts: a rate, and an absolute error that the
-/// [builder](crate::Builder::clock_error) sets.
+/// How far the database's clock may run ahead of this host's while a lease lasts: a rate, and an absolute error that
+/// the [builder](crate::Builder::clock_error) sets.
 ///
 /// # The rate
 ///
-/// A time service corrects a clock by letting it run faster or slower: chronyd by up to 83,333 ppm, a twelfth, by default
-/// (`maxslewrate` in chrony.conf(5)). Linux applies the rate to the boot-time clock, too (`CLOCK_MONOTONIC` in
-/// `clock_gettime(2)`). In the worst case the database's clock runs at 13/12 of the true rate and this host's at 11/12. The
-/// lease ends at the database when 11/13 of its time, 84.6 %, have passed here. Five sixths are 83.3 %.
+/// A time service corrects a clock by letting it run faster or slower: chronyd by up to 83,333 ppm, a twelfth, by
+/// default (`maxslewrate` in chrony.conf(5)). Linux applies the rate to the boot-time clock, too (`CLOCK_MONOTONIC` in
+/// `clock_gettime(2)`). In the worst case the database's clock runs at 13/12 of the true rate and this host's at
+/// 11/12. The lease ends at the database when 11/13 of its time, 84.6 %, have passed here. Five sixths are 83.3 %.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClockError(Duration);
 

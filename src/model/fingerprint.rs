@@ -1,5 +1,6 @@
 //! The digest of a request.
 
+use crate::model::RecordError;
 use std::fmt;
 
 use sha2::{Digest, Sha256};
@@ -82,9 +83,10 @@ impl FingerprintBuilder {
         self.part(pieces.0.finalize())
     }
 
-    /// Adds a part that is JSON. White space, the order of the fields of an object, and how a string escapes its characters make no
-    /// difference. All else does: a number counts as it is written (1.0 and 1 differ), the elements of an array count in their order, and a
-    /// field that stands there twice counts twice. Below 64 levels, a value counts as it is written.
+    /// Adds a part that is JSON. White space, the order of the fields of an object, and how a string escapes its
+    /// characters make no difference. All else does: a number counts as it is written (1.0 and 1 differ), the elements
+    /// of an array count in their order, and a field that stands there twice counts twice. Below 64 levels, a value
+    /// counts as it is written.
     ///
     /// ```
     /// use rowlock::Fingerprint;
@@ -97,10 +99,12 @@ impl FingerprintBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] for what is not JSON.
+    /// [`RecordError::Json`] for what is not JSON.
     pub fn json(self, json: impl AsRef<[u8]>) -> Result<Self, Error> {
-        let text = canonical(json.as_ref()).map_err(|error| Error::Json {
-            detail: error.to_string(),
+        let text = canonical(json.as_ref()).map_err(|error| {
+            Error::Record(RecordError::Json {
+                detail: error.to_string(),
+            })
         })?;
         Ok(self.part(text))
     }
@@ -112,11 +116,11 @@ impl FingerprintBuilder {
     }
 }
 
-/// A part that comes in pieces, such as the body of a request: for [`FingerprintBuilder::pieces`]. The boundaries between
-/// the pieces make no difference.
+/// A part that comes in pieces, such as the body of a request: for [`FingerprintBuilder::pieces`]. The boundaries
+/// between the pieces make no difference.
 ///
-/// The length of such a part is known only at its end, so the fingerprint contains the part's own SHA-256. It differs from
-/// the fingerprint of the same bytes as one [`part`](FingerprintBuilder::part).
+/// The length of such a part is known only at its end, so the fingerprint contains the part's own SHA-256. It differs
+/// from the fingerprint of the same bytes as one [`part`](FingerprintBuilder::part).
 ///
 /// ```
 /// use rowlock::{Fingerprint, FingerprintPieces};

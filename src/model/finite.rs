@@ -1,5 +1,5 @@
-//! Numbers that JSON has no notation for. `serde_json` writes NaN and infinity as `null`: then two values are one request, and a kept result cannot
-//! be read any more.
+//! Numbers that JSON has no notation for. `serde_json` writes NaN and infinity as `null`: then two values are one
+//! request, and a kept result cannot be read any more.
 
 use std::fmt::Display;
 

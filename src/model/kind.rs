@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::Error;
 
-/// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last use, or until
-/// [`Rowlock::forget`](crate::Rowlock::forget).
+/// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last
+/// use, or until [`Rowlock::forget`](crate::Rowlock::forget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {

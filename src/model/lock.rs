@@ -16,14 +16,16 @@ pub struct LockInfo {
     pub name: Name,
     /// The id of the grant. Every grant has a new id.
     pub grant_id: Uuid,
-    /// The fence of the grant: greater than the fence of every earlier grant of this name. Readers of a read/write lock share the
-    /// fence of the last write. While tasks of one client hand the lease on ([`Lock::acquire`](crate::Lock::acquire)), it is the last one of the fences that they may have.
+    /// The fence of the grant: greater than the fence of every earlier grant of this name. Readers of a read/write
+    /// lock share the fence of the last write. While tasks of one client hand the lease on
+    /// ([`Lock::acquire`](crate::Lock::acquire)), it is the last one of the fences that they may have.
     pub fence: i64,
     /// Who holds it, for people to read.
     pub holder: String,
     /// When the lease was granted, by the database's clock.
     pub acquired_at: DateTime<Utc>,
-    /// When the lease ends unless it is renewed, by the database's clock. For a lock in a session: when the session ends.
+    /// When the lease ends unless it is renewed, by the database's clock. For a lock in a session: when the session
+    /// ends.
     pub expires_at: DateTime<Utc>,
     /// The time from the reading of the row to `expires_at`.
     pub remaining: Duration,
@@ -33,13 +35,15 @@ pub struct LockInfo {
     pub mode: Mode,
 }
 
-/// A waiter in the queue of a lock, as its row in the database describes it. Tasks of one client that wait together have one row.
+/// A waiter in the queue of a lock, as its row in the database describes it. Tasks of one client that wait together
+/// have one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaiterInfo {
     /// The lock.
     pub name: Name,
-    /// Its position in the queue: the name is passed on to the waiter with the lowest position. Positions of a name rise, and have gaps.
+    /// Its position in the queue: the name is passed on to the waiter with the lowest position. Positions of a name
+    /// rise, and have gaps.
     pub position: i64,
     /// Who waits, for people to read.
     pub holder: String,
@@ -77,13 +81,15 @@ pub struct Busy {
     pub name: Name,
     /// What it is.
     pub kind: Kind,
-    /// Who holds it. `None` for a read/write lock or a semaphore, while the name changes hands, or while a transaction has its row locked.
-    /// [`Rowlock::holders`](crate::Rowlock::holders) lists the holders of a read/write lock or a semaphore.
+    /// Who holds it. `None` for a read/write lock or a semaphore, while the name changes hands, or while a transaction
+    /// has its row locked. [`Rowlock::holders`](crate::Rowlock::holders) lists the holders of a read/write lock or a
+    /// semaphore.
     pub holder: Option<LockInfo>,
-    /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until their session has
-    /// expired and their turn comes.)
+    /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until
+    /// their session has expired and their turn comes.)
     pub waiters: u32,
-    /// How much longer the database is in [quarantine](crate::Rowlock::quarantine), if that is why the name was not granted.
+    /// How much longer the database is in [quarantine](crate::Rowlock::quarantine), if that is why the name was not
+    /// granted.
     pub quarantine: Option<Duration>,
 }
 

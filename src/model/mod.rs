@@ -30,7 +30,7 @@ pub use clock::Deadline;
 pub(crate) use clock::Moment;
 pub(crate) use clock_error::ClockError;
 pub use engine::{Engine, UnknownEngine};
-pub use error::Error;
+pub use error::{ConnectError, Error, RecordError, SchemaError, TransactionError};
 pub(crate) use fault_kind::FaultKind;
 pub use fingerprint::{Fingerprint, FingerprintBuilder, FingerprintPieces};
 pub use form_token::FormToken;

@@ -1,5 +1,6 @@
 //! The outcome of a request, as bytes that rowlock keeps.
 
+use crate::model::RecordError;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use super::{Error, finite};
 /// The longest content type, in bytes.
 const MAX_CONTENT_TYPE: usize = 255;
 
-/// The outcome of a request: bytes and a content type. rowlock keeps them and replays them byte for byte. Cloning is cheap.
+/// The outcome of a request: bytes and a content type. rowlock keeps them and replays them byte for byte. Cloning is
+/// cheap.
 ///
 /// ```
 /// use rowlock::Outcome;
@@ -50,7 +52,7 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] when JSON cannot represent the value: a map whose keys are no texts, NaN, infinity.
+    /// [`RecordError::Json`] when JSON cannot represent the value: a map whose keys are no texts, NaN, infinity.
     pub fn json(value: &impl Serialize) -> Result<Self, Error> {
         finite::check(value).map_err(|error| json_error(&error))?;
         let bytes = serde_json::to_vec(value).map_err(|error| json_error(&error))?;
@@ -60,9 +62,9 @@ impl Outcome {
     /// As [`json`](Self::json). The error says whose result it is, and that the work is done.
     pub(crate) fn json_of(value: &impl Serialize, of: impl fmt::Display) -> Result<Self, Error> {
         Self::json(value).map_err(|error| match error {
-            Error::Json { detail } => Error::Json {
+            Error::Record(RecordError::Json { detail }) => Error::Record(RecordError::Json {
                 detail: format!("the result of {of}, which has run: {detail}"),
-            },
+            }),
             other => other,
         })
     }
@@ -97,7 +99,7 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// [`Error::Json`] when the bytes are not the JSON of a `T`.
+    /// [`RecordError::Json`] when the bytes are not the JSON of a `T`.
     pub fn parse_json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.bytes).map_err(|error| json_error(&error))
     }
@@ -107,16 +109,18 @@ impl Outcome {
         &self,
         of: impl fmt::Display,
     ) -> Result<T, Error> {
-        serde_json::from_slice(&self.bytes).map_err(|error| Error::Json {
-            detail: format!("the kept result of {of}: {error}"),
+        serde_json::from_slice(&self.bytes).map_err(|error| {
+            Error::Record(RecordError::Json {
+                detail: format!("the kept result of {of}: {error}"),
+            })
         })
     }
 }
 
 fn json_error(error: &serde_json::Error) -> Error {
-    Error::Json {
+    Error::Record(RecordError::Json {
         detail: error.to_string(),
-    }
+    })
 }
 
 /// Prints the type and the length. The bytes may be confidential.

@@ -69,8 +69,9 @@ impl RecordKey {
         Uuid::from_bytes(half)
     }
 
-    /// The idempotency key that a step of this record sends to another server. That server may remember the key for longer
-    /// than rowlock remembers the record, so the key includes the fingerprint: another request gets another key.
+    /// The idempotency key that a step of this record sends to another server. That server may remember the key for
+    /// longer than rowlock remembers the record, so the key includes the fingerprint: another request gets another
+    /// key.
     pub(crate) fn downstream(&self, fingerprint: &Fingerprint, step: &str) -> String {
         self.digest("rowlock.step", &[step.as_bytes(), fingerprint.as_bytes()])
             .simple()
@@ -125,8 +126,8 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidK
     Err(InvalidKey { what, reason })
 }
 
-/// A scope of the application. It must not begin with `http:`, because HTTP clients choose the keys in those scopes, and could
-/// choose one of the application's keys.
+/// A scope of the application. It must not begin with `http:`, because HTTP clients choose the keys in those scopes,
+/// and could choose one of the application's keys.
 pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidKey> {
     if !scope.starts_with(HTTP.as_bytes()) {
         return Ok(());

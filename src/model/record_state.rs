@@ -13,7 +13,8 @@ pub enum RecordState {
     Running,
     /// An attempt was abandoned; the next one takes over.
     Lapsed,
-    /// Too many attempts were abandoned. No attempt begins until an hour after the last one, or until an administrator resets the record.
+    /// Too many attempts were abandoned. No attempt begins until an hour after the last one, or until an administrator
+    /// resets the record.
     Poisoned,
     /// The last attempt was given up; the next one runs the work again.
     Free,

@@ -19,7 +19,8 @@ pub struct RunInfo {
     pub holder: String,
     /// When it began, by the database's clock.
     pub began_at: DateTime<Utc>,
-    /// The time from its begin to its end; if it is running, the time until now. `None`: it was abandoned, and nobody knows.
+    /// The time from its begin to its end; if it is running, the time until now. `None`: it was abandoned, and nobody
+    /// knows.
     pub took: Option<Duration>,
     /// How far it has come.
     pub state: RunState,

@@ -1,5 +1,5 @@
-//! Texts for people, with the characters that the database has. A PostgreSQL database of another encoding than UTF-8 lacks some, and refuses a
-//! statement that has one of them in it.
+//! Texts for people, with the characters that the database has. A PostgreSQL database of another encoding than UTF-8
+//! lacks some, and refuses a statement that has one of them in it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

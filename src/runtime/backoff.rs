@@ -37,8 +37,8 @@ pub(crate) fn full_jitter(
         .map(|bound| bound.mul_f64(fastrand::f64()))
 }
 
-/// The pause before an operation that was put off `times` times (a locked row, a lost race) is sent again: 2 ms, doubled each time,
-/// at most `longest`. No jitter.
+/// The pause before an operation that was put off `times` times (a locked row, a lost race) is sent again: 2 ms,
+/// doubled each time, at most `longest`. No jitter.
 pub(crate) fn pause(times: u32, longest: Duration) -> Duration {
     let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
     let pause = 1_u64

@@ -1,19 +1,20 @@
-//! The cleaner: a background task that removes expired records, form tokens and sessions, and lock rows that are no longer used.
+//! The cleaner: a background task that removes expired records, form tokens and sessions, and lock rows that are no
+//! longer used.
 //!
 //! # Overview
 //!
-//! The cleaner runs on the thread of the renewals and makes a connection for each round. A round consists of small batches; each
-//! batch is one short transaction. After each batch the cleaner rests four times as long as the batch took. Cleaners of several
-//! processes skip each other's rows.
+//! The cleaner runs on the thread of the renewals and makes a connection for each round. A round consists of small
+//! batches; each batch is one short transaction. After each batch the cleaner rests four times as long as the batch
+//! took. Cleaners of several processes skip each other's rows.
 //!
-//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have no such index, because
-//! every grant and renewal would have to write it. So the cleaner walks through the table by name, a few batches per round, and
-//! the next round continues where this one stopped.
+//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have no such
+//! index, because every grant and renewal would have to write it. So the cleaner walks through the table by name, a
+//! few batches per round, and the next round continues where this one stopped.
 //!
 //! # Trust window
 //!
-//! Correctness does not depend on the cleaner. A record is judged by the clock, cleaned or not. A lock whose row was removed
-//! starts again with a fence from the clock.
+//! Correctness does not depend on the cleaner. A record is judged by the clock, cleaned or not. A lock whose row was
+//! removed starts again with a fence from the clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

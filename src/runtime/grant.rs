@@ -120,8 +120,8 @@ impl<K: Granted> Grant<K> {
         }
     }
 
-    /// Whether this process may still call the grant held. False from the deadline on, even when no task was awake to announce the
-    /// loss.
+    /// Whether this process may still call the grant held. False from the deadline on, even when no task was awake to
+    /// announce the loss.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held_at(Moment::now())
     }
@@ -131,8 +131,8 @@ impl<K: Granted> Grant<K> {
         status.end.is_none() && now < status.deadline
     }
 
-    /// Resolves when the grant is lost, at its deadline at the latest. The waiting task reads the clock itself and depends on no
-    /// other task. `None`: the grant was released instead.
+    /// Resolves when the grant is lost, at its deadline at the latest. The waiting task reads the clock itself and
+    /// depends on no other task. `None`: the grant was released instead.
     pub(crate) async fn lost(&self) -> Option<Loss> {
         self.until(|status| (status.end.is_some(), status.deadline))
             .await;
@@ -237,7 +237,8 @@ impl<K: Granted> Grant<K> {
         })
     }
 
-    /// Removes a guard. With the last guard the grant ends: it is no longer held or renewed. Returns whether this guard was the last.
+    /// Removes a guard. With the last guard the grant ends: it is no longer held or renewed. Returns whether this
+    /// guard was the last.
     pub(crate) fn drop_guard(&self, now: Moment) -> bool {
         let mut last = false;
         let loss = self.loss_at(now);
@@ -252,8 +253,8 @@ impl<K: Granted> Grant<K> {
         last
     }
 
-    /// A request sent at `sent` was answered: the lease has `left` of its time. After the deadline the answer is too late, because
-    /// callers may already have seen the loss.
+    /// A request sent at `sent` was answered: the lease has `left` of its time. After the deadline the answer is too
+    /// late, because callers may already have seen the loss.
     pub(crate) fn confirm(&self, now: Moment, sent: Moment, left: Duration) {
         // The row has more time left than the TTL if the database's clock was set back.
         let deadline = sent + self.clock_error.trusted(left.min(self.ttl));

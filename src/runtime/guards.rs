@@ -1,8 +1,8 @@
 //! The guards of a client that have not ended. Its shutdown reports them, and goes no further while there are any.
 //!
-//! A guard leaves this set after its release or its end has reached the lane: a shutdown that finds the set empty, and then stops
-//! the lanes, misses nothing. The guard of an attempt stays in the set when its lease is lost, because the attempt may still record an
-//! outcome. The guard of a lost lock has nothing left to do, and is not listed.
+//! A guard leaves this set after its release or its end has reached the lane: a shutdown that finds the set empty, and
+//! then stops the lanes, misses nothing. The guard of an attempt stays in the set when its lease is lost, because the
+//! attempt may still record an outcome. The guard of a lost lock has nothing left to do, and is not listed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

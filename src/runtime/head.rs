@@ -1,4 +1,5 @@
-//! The head of a job, which is all that a lane's schedule knows of it: its subject, its manner, and how far it has come.
+//! The head of a job, which is all that a lane's schedule knows of it: its subject, its manner, and how far it has
+//! come.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub(crate) enum Manner {
     Duty,
     /// A duty that is sent only once: a second sending might free the next holder's grant.
     Order,
-    /// A duty that undoes an effect which may never arrive. It is repeated after long pauses, and no flush waits for it.
+    /// A duty that undoes an effect which may never arrive. It is repeated after long pauses, and no flush waits for
+    /// it.
     Vigil,
 }
 
@@ -121,8 +123,8 @@ impl Progress {
         self.doubts > 0
     }
 
-    /// The connection broke under a statement of `together` jobs that contained it. From break number `suspect_from` on, one of
-    /// these jobs may be the cause: they are sent again in smaller batches.
+    /// The connection broke under a statement of `together` jobs that contained it. From break number `suspect_from`
+    /// on, one of these jobs may be the cause: they are sent again in smaller batches.
     pub(crate) fn broke(&mut self, together: usize, suspect_from: u32) {
         self.breaks += 1;
         if self.breaks >= suspect_from {

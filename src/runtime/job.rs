@@ -1,8 +1,8 @@
 //! Jobs: the units of work of a lane, for every verb.
 //!
-//! A [`Verb`] is a verb of the store with its asks and the way back to its caller. A [`Task`] is a verb with its [`Head`], the
-//! only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A [`Batch`] gathers the tasks of
-//! one verb again, for one statement.
+//! A [`Verb`] is a verb of the store with its asks and the way back to its caller. A [`Task`] is a verb with its
+//! [`Head`], the only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A
+//! [`Batch`] gathers the tasks of one verb again, for one statement.
 //!
 //! A lane knows neither clients nor guards: a verb answers its own caller, in [`Verb::settle`] and [`Verb::fail`].
 
@@ -33,8 +33,8 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     /// Whether it may grant something.
     const MAY_GRANT: bool = false;
 
-    /// Sends all `tasks` in one statement. Their subjects differ, and they are sorted by subject. Returns one outcome for each, in
-    /// the same order.
+    /// Sends all `tasks` in one statement. Their subjects differ, and they are sorted by subject. Returns one outcome
+    /// for each, in the same order.
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
@@ -172,8 +172,8 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// A grant whose answer took longer than this fraction of its TTL is confirmed by a renewal before the caller gets it. (On
-    /// SQLite the statement itself waits while another connection writes.)
+    /// A grant whose answer took longer than this fraction of its TTL is confirmed by a renewal before the caller gets
+    /// it. (On SQLite the statement itself waits while another connection writes.)
     const STALE: u32 = 6;
 
     pub(crate) fn is_stale(self, ttl: Duration) -> bool {
@@ -222,7 +222,8 @@ impl dyn AnyTask {
     }
 }
 
-/// Tasks for one statement, which is the [`Call`]: of one verb, or of verbs that go together. It keeps the statement's outcomes.
+/// Tasks for one statement, which is the [`Call`]: of one verb, or of verbs that go together. It keeps the statement's
+/// outcomes.
 pub(crate) trait Batch: Call + fmt::Debug {
     /// Adds a task that fits, or returns the job. Tasks come sorted by subject.
     fn join(&mut self, job: Job) -> Option<Job>;

@@ -88,7 +88,8 @@ impl Guard {
         self.released.get().is_some()
     }
 
-    /// Whether this guard is unreleased and its grant is held. (The grant may outlive this guard, while other guards have it.)
+    /// Whether this guard is unreleased and its grant is held. (The grant may outlive this guard, while other guards
+    /// have it.)
     pub(crate) fn is_held(&self) -> bool {
         !self.is_released() && self.grant.is_held()
     }
@@ -100,8 +101,8 @@ impl Guard {
             .map_or_else(|| self.grant.loss(), |loss| *loss)
     }
 
-    /// Releases this guard and reports whether its grant was still held. While the grant has other guards, this sends no statement.
-    /// Dropping the future does not stop the release: the next call receives its answer.
+    /// Releases this guard and reports whether its grant was still held. While the grant has other guards, this sends
+    /// no statement. Dropping the future does not stop the release: the next call receives its answer.
     pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let mut answer = self.answer.lock().await;
         let awaited = match &mut *answer {
@@ -148,7 +149,8 @@ impl Guard {
         true
     }
 
-    /// Ends this guard without a release. Returns whether it was the last one of its grant, which has ended then. `None`: it was released before.
+    /// Ends this guard without a release. Returns whether it was the last one of its grant, which has ended then.
+    /// `None`: it was released before.
     pub(super) fn end(&self) -> Option<bool> {
         let (grant, now) = (&self.grant, Moment::now());
         self.released.set(grant.loss_at(now)).ok()?;

@@ -18,8 +18,8 @@ use crate::store::{Connection, Connector, Store};
 
 /// A connection of our own, outside every pool.
 ///
-/// sqlx has no time-outs and its sockets have no keep-alive: a half-open connection hangs for ever. So every await here has a
-/// bound, and a connection on which a call was cut off is dropped and never used again.
+/// sqlx has no time-outs and its sockets have no keep-alive: a half-open connection hangs for ever. So every await
+/// here has a bound, and a connection on which a call was cut off is dropped and never used again.
 #[derive(Debug)]
 pub(crate) struct Link {
     dialer: Arc<dyn Dialer>,
@@ -89,7 +89,8 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Why the last connection could not be made. (Silence is no refusal, nor is a server that is full or still starting.)
+    /// Why the last connection could not be made. (Silence is no refusal, nor is a server that is full or still
+    /// starting.)
     pub(crate) fn refusal(&self) -> Option<Fault> {
         self.locked().clone()
     }
@@ -139,8 +140,8 @@ impl Link {
         self.connection.is_some()
     }
 
-    /// One attempt to connect, bounded by the operation timeout. Tries each server in turn until one is a primary. Dropping the
-    /// future drops the half-made connection.
+    /// One attempt to connect, bounded by the operation timeout. Tries each server in turn until one is a primary.
+    /// Dropping the future drops the half-made connection.
     pub(crate) fn dial(
         &self,
     ) -> impl Future<Output = Result<Box<dyn Connection>, Fault>> + 'static {
@@ -163,7 +164,8 @@ impl Link {
         self.number = MADE.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection to the server that was found last, which hears the news of a session. `None`: this engine sends no news.
+    /// A connection to the server that was found last, which hears the news of a session. `None`: this engine sends no
+    /// news.
     pub(crate) async fn listen(&self, session: Uuid) -> Result<Option<Box<dyn Listener>>, Fault> {
         let server = self.way.turn.load(Ordering::Relaxed) % self.dialer.servers();
         let made = timeout(self.operation_timeout, self.dialer.listen(server, session)).await;
@@ -196,8 +198,8 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one verb, bounded by `bound`; `what` is its name in the metrics. Drops the connection after a failure that leaves its state unknown. Dropping the future
-    /// drops the connection too.
+    /// Runs one verb, bounded by `bound`; `what` is its name in the metrics. Drops the connection after a failure that
+    /// leaves its state unknown. Dropping the future drops the connection too.
     pub(crate) async fn run<T>(
         &mut self,
         what: &'static str,

@@ -4,16 +4,17 @@
 //!
 //! A client ([`Core`]) owns two threads, each with a runtime of its own:
 //!
-//! - `rowlock-lanes` runs the [lanes]. Each lane has a connection, gathers the operations that arrive while its statement
-//!   is in flight, and sends them as the next statement. A caller's future only awaits the answer. It never owns a statement, so
-//!   dropping it cannot damage a connection. The delegates of [cohorts](cohort) run there too, and what ends their offers and lingering leases. One
-//!   more connection serves looks at single rows. Each [slow operation](slow operations), which may
-//!   take long, gets a connection and a thread of its own.
-//! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and announces
-//!   warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a [queue] it is.
+//! - `rowlock-lanes` runs the [lanes]. Each lane has a connection, gathers the operations that arrive while its
+//!   statement is in flight, and sends them as the next statement. A caller's future only awaits the answer. It never
+//!   owns a statement, so dropping it cannot damage a connection. The delegates of [cohorts](cohort) run there too,
+//!   and what ends their offers and lingering leases. One more connection serves looks at single rows. Each [slow
+//!   operation](slow operations), which may take long, gets a connection and a thread of its own.
+//! - `rowlock-renew` [renews](renew) all leases that this client holds, on one or two connections of its own, and
+//!   announces warnings and losses. The [cleaner](clean) runs there too, and the tasks that find out whose turn in a
+//!   [queue] it is.
 //!
-//! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end when the
-//! last handle, guard and pending operation are gone.
+//! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end
+//! when the last handle, guard and pending operation are gone.
 
 mod alphabet;
 pub(crate) mod backoff;
@@ -93,8 +94,8 @@ use verbs::alone::Alone;
 use verbs::read::Read;
 use waiters::Waiters;
 
-/// The bound of a look. Either it is answered at once, or it cannot be answered before the caller's transaction ends (an
-/// in-memory database locks whole tables).
+/// The bound of a look. Either it is answered at once, or it cannot be answered before the caller's transaction ends
+/// (an in-memory database locks whole tables).
 const ASIDE_LIMIT: Duration = Duration::from_millis(250);
 
 /// The most undelivered duties that a shutdown lists.
@@ -103,8 +104,8 @@ const MAX_UNDELIVERED: usize = 1_000;
 /// A running client: the handle to its lanes and its renewals.
 pub(crate) struct Core {
     lanes: Vec<LaneHandle>,
-    /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes from writing
-    /// does not keep it from reading.
+    /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes
+    /// from writing does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
     slow: mpsc::UnboundedSender<Order>,
     pub(crate) capabilities: Capabilities,
@@ -142,7 +143,8 @@ pub(crate) struct Core {
     pub(crate) sessions: Sessions,
     /// Its guards that have not ended.
     pub(crate) guards: Guards,
-    /// When its shutdown began, as a [mark](Tasks::mark): later tasks are granted nothing any more. `None`: it has not begun.
+    /// When its shutdown began, as a [mark](Tasks::mark): later tasks are granted nothing any more. `None`: it has not
+    /// begun.
     closing: RwLock<Option<u64>>,
     /// Duties that arrived after the lanes had ended.
     undelivered: Mutex<Vec<Unfinished>>,
@@ -214,7 +216,8 @@ impl Core {
         self.closing().is_some()
     }
 
-    /// Whether the caller is granted nothing any more. (A task that was spawned before may need a lock to come to its end.)
+    /// Whether the caller is granted nothing any more. (A task that was spawned before may need a lock to come to its
+    /// end.)
     fn is_closed(&self, mark: Option<u64>) -> bool {
         mark.is_some_and(|mark| !self.tasks.called_from_before(mark))
     }
@@ -334,8 +337,8 @@ impl Core {
         self.answer(|reply| Read::task(key, progress, reply)).await
     }
 
-    /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer meets an
-    /// unreachable database or a row that is locked for long.
+    /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer
+    /// meets an unreachable database or a row that is locked for long.
     pub(crate) async fn flush(&self) {
         let until = Moment::now() + self.settings.operation_timeout;
         self.queue.keepers.recall_all();

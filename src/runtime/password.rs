@@ -1,4 +1,5 @@
-//! Passwords that the application gives for each new connection. Its code runs on a thread of its own, so that it delays no renewal.
+//! Passwords that the application gives for each new connection. Its code runs on a thread of its own, so that it
+//! delays no renewal.
 
 use std::fmt;
 use std::pin::Pin;

@@ -27,7 +27,8 @@ pub(crate) struct RecordGuard {
     ending: AtomicBool,
     /// The work is done, recorded or not: dropping the guard frees nothing.
     worked: AtomicBool,
-    /// How many attempts a drop of this guard does not count against the key: this attempt, until its caller has received it.
+    /// How many attempts a drop of this guard does not count against the key: this attempt, until its caller has
+    /// received it.
     pardon: AtomicI32,
     /// The key stays bound to its request: the next attempt has to continue with it.
     bound: AtomicBool,
@@ -75,15 +76,16 @@ impl RecordGuard {
         self.pardon.fetch_max(1, Ordering::AcqRel);
     }
 
-    /// Gives the attempt up in good order, so that no attempt counts against the key, and returns the end to send. When it cannot be
-    /// sent now, dropping the guard sends it.
+    /// Gives the attempt up in good order, so that no attempt counts against the key, and returns the end to send.
+    /// When it cannot be sent now, dropping the guard sends it.
     pub(crate) fn give_up(&self) -> RecordEnd {
         self.pardon.store(i32::MAX, Ordering::Release);
         self.worked.store(false, Ordering::Release);
         self.free()
     }
 
-    /// The work is done. From here on, dropping the guard does not free the key, because that would let the work be done again.
+    /// The work is done. From here on, dropping the guard does not free the key, because that would let the work be
+    /// done again.
     pub(crate) fn has_worked(&self) {
         self.worked.store(true, Ordering::Release);
     }
@@ -141,7 +143,8 @@ impl RecordGuard {
         let ask = self.ask(end);
         let progress = Progress::within(self.core.settings.operation_timeout);
         let finish = |reply| Finish::task(ask, Some(reply), progress);
-        // A caller that drops this future, and then the guard, must not free the key while its outcome is being recorded.
+        // A caller that drops this future, and then the guard, must not free the key while its outcome is being
+        // recorded.
         self.ending.store(true, Ordering::Release);
         let finished = self.core.answer(finish).await;
         self.ending.store(false, Ordering::Release);

@@ -111,8 +111,8 @@ impl Core {
         Ok(seen)
     }
 
-    /// [`Self::row`] for a version. A transaction of the caller's may keep the lane from writing; there, the connection for looks
-    /// reads an existing row first.
+    /// [`Self::row`] for a version. A transaction of the caller's may keep the lane from writing; there, the
+    /// connection for looks reads an existing row first.
     pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
         if self.capabilities.one_writer
             && let Ok(Some(seen)) = self.look_at_row(name).await
@@ -120,7 +120,8 @@ impl Core {
             if seen.grant.is_none() || seen.holder().is_some() {
                 return Ok(seen);
             }
-            // The lane frees an expired lease, unless a transaction has the file: that transaction may have pinned the lease.
+            // The lane frees an expired lease, unless a transaction has the file: that transaction may have pinned the
+            // lease.
             let freed = self.make_row_until(name, Progress::within(ASIDE_LIMIT));
             return match self.heard(freed).await {
                 Ok(Some(freed)) => Seen::of(freed),
@@ -135,7 +136,8 @@ impl Core {
         Ok(self.look_at_row(name).await?.map(|seen| seen.fence))
     }
 
-    /// Who has the name now, as far as a look tells. The look comes after the jobs on this name, such as leaving its queue.
+    /// Who has the name now, as far as a look tells. The look comes after the jobs on this name, such as leaving its
+    /// queue.
     pub(crate) async fn busy_now(&self, name: &Name, kind: Kind) -> Busy {
         let head = self.look(Subject::Lock(name.clone()), LOOK);
         let of = name.clone();

@@ -7,7 +7,7 @@ use refinery_core::Migration;
 
 use super::backoff;
 use super::timer::sleep_until;
-use crate::model::{Engine, Error, FaultKind, Moment};
+use crate::model::{Engine, Error, FaultKind, Moment, SchemaError};
 use crate::store::engines::migrations;
 use crate::store::fault::Fault;
 use crate::store::migrate::{DATABASE, HISTORY_TABLE, MigrateUntil, changed, newer};
@@ -44,8 +44,8 @@ pub(crate) struct Preparing {
 
 /// Checks the tables, and migrates them if that is wanted. Returns the migrations that this call applied.
 ///
-/// The migration lock is local to a server, and a cluster has several servers. A process that loses against a migration through
-/// another server checks again what is left to apply.
+/// The migration lock is local to a server, and a cluster has several servers. A process that loses against a
+/// migration through another server checks again what is left to apply.
 pub(crate) async fn prepare(
     connection: &mut dyn Connection,
     engine: Engine,
@@ -70,17 +70,17 @@ pub(crate) async fn prepare(
             (Schema::Current, _) => break,
             (_, true) => {}
             (Schema::Missing | Schema::Begun, false) => {
-                return Err(Error::SchemaMissing {
+                return Err(Error::Schema(SchemaError::Missing {
                     target: target.into(),
                     engine,
-                });
+                }));
             }
             (&Schema::Older { found, needed }, false) => {
-                return Err(Error::SchemaOlder {
+                return Err(Error::Schema(SchemaError::Older {
                     target: target.into(),
                     found,
                     needed,
-                });
+                }));
             }
         }
         let until = match schema {
@@ -151,7 +151,8 @@ async fn begin_quarantine(
     }
 }
 
-/// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken for ours.
+/// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken
+/// for ours.
 async fn read_history(
     connection: &mut dyn Connection,
     target: &str,
@@ -167,10 +168,10 @@ async fn read_history(
         return Ok(Ok(Some(history)));
     }
     if connection.call(UNBOUNDED, is_other).await? {
-        return Ok(Err(Error::SchemaDamaged {
+        return Ok(Err(Error::Schema(SchemaError::Damaged {
             target: target.into(),
             detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),
-        }));
+        })));
     }
     Ok(Ok(None))
 }
@@ -178,10 +179,10 @@ async fn read_history(
 /// The error for a statement on the tables that failed.
 fn unlike(fault: Fault, target: &str) -> Error {
     if matches!(fault.kind, FaultKind::NoSuchTable | FaultKind::NoSuchColumn) {
-        return Error::SchemaDamaged {
+        return Error::Schema(SchemaError::Damaged {
             target: target.into(),
             detail: fault.to_string(),
-        };
+        });
     }
     fault.into_error("read the schema", target)
 }
@@ -264,7 +265,7 @@ mod tests {
         edited[0].checksum = "1".into();
         assert!(matches!(
             compare(Some(edited)),
-            Err(Error::SchemaChanged { .. })
+            Err(Error::Schema(SchemaError::Changed { .. }))
         ));
 
         let mut ahead = current();
@@ -273,7 +274,7 @@ mod tests {
         ahead.push(next);
         assert!(matches!(
             compare(Some(ahead)),
-            Err(Error::SchemaNewer { found: 9_999, .. })
+            Err(Error::Schema(SchemaError::Newer { found: 9_999, .. }))
         ));
     }
 }

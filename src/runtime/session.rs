@@ -1,16 +1,16 @@
 //! A client's session: one row with an expiry, for all locks that the client holds in it.
 //!
-//! The session is renewed like a lease, by one short statement, however many locks it has. A lock of the session has no renewal of its
-//! own, and its row does not expire. So a renewal cannot notice two things:
+//! The session is renewed like a lease, by one short statement, however many locks it has. A lock of the session has
+//! no renewal of its own, and its row does not expire. So a renewal cannot notice two things:
 //!
 //! - *A guard without a row*: an administrator has freed the lock by force, or a failover has lost the grant.
-//! - *A row without a guard*: a release was lost, by a crash of the server or a failover, or given up because a transaction had the row
-//!   locked for too long; or a late sending of an acquire was granted the name.
+//! - *A row without a guard*: a release was lost, by a crash of the server or a failover, or given up because a
+//!   transaction had the row locked for too long; or a late sending of an acquire was granted the name.
 //!
-//! So the renewals [look](super::renew::look) at all grants of the session: once per TTL; when the number of forced releases in the session's
-//! row has changed; and over each new connection. A guard without a row has lost its lock. A row without a guard is freed, by its grant id,
-//! when it was seen for a while. If no look has succeeded one TTL after it was
-//! due, the next renewal declares all locks lost.
+//! So the renewals [look](super::renew::look) at all grants of the session: once per TTL; when the number of forced
+//! releases in the session's row has changed; and over each new connection. A guard without a row has lost its lock. A
+//! row without a guard is freed, by its grant id, when it was seen for a while. If no look has succeeded one TTL after
+//! it was due, the next renewal declares all locks lost.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -161,8 +161,8 @@ impl Session {
             || !looks.connections.contains(&renewal.connection)
     }
 
-    /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after one TTL none of them is trusted
-    /// any longer.
+    /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after
+    /// one TTL none of them is trusted any longer.
     pub(crate) fn await_look(&self, now: Moment) {
         let ttl = self.grant.ttl;
         let since = {
@@ -194,8 +194,8 @@ impl Session {
         }
     }
 
-    /// The next page has the grants in `found`. If there are no `more`, it was the last one. Of the first `added` grants, those that are
-    /// missing are lost. Returns the strays that a look found before, `grace` ago or earlier.
+    /// The next page has the grants in `found`. If there are no `more`, it was the last one. Of the first `added`
+    /// grants, those that are missing are lost. Returns the strays that a look found before, `grace` ago or earlier.
     pub(crate) fn compare(
         &self,
         look: &mut Look,

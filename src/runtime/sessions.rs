@@ -73,7 +73,8 @@ impl Core {
         if let Some(session) = sessions.live() {
             return Ok(session);
         }
-        // An attempt that began after this task had arrived also fails this task: a thousand tasks do not try one after the other.
+        // An attempt that began after this task had arrived also fails this task: a thousand tasks do not try one
+        // after the other.
         if let Some((attempt, error)) = &*failed
             && *attempt > arrived
         {
@@ -116,8 +117,8 @@ impl Core {
         Ok(session)
     }
 
-    /// Ends the client's session, and those that an earlier call could not end: all their locks are lost, and then freed together.
-    /// Returns how many were freed.
+    /// Ends the client's session, and those that an earlier call could not end: all their locks are lost, and then
+    /// freed together. Returns how many were freed.
     pub(crate) async fn end_session(&self) -> Result<u64, Error> {
         if let Some(session) = self.sessions.current().take() {
             self.close_session(&session);

@@ -6,13 +6,13 @@
 //! 4. The lanes finish what they have.
 //! 5. When all of that has ended and no guard is left: the lanes, the renewals, the cleaner and the threads end.
 //!
-//! What is left is reported, and goes on. A guard stays good: its lease is renewed, it can be released, and its attempt can still
-//! record its outcome. The threads end after the last guard, as when the last handle of a client is dropped. So a shutdown loses
-//! nothing; the end of the process does.
+//! What is left is reported, and goes on. A guard stays good: its lease is renewed, it can be released, and its
+//! attempt can still record its outcome. The threads end after the last guard, as when the last handle of a client is
+//! dropped. So a shutdown loses nothing; the end of the process does.
 //!
-//! The order of the questions matters. Only tasks of step 2 and jobs in a lane make guards. So the tasks are asked first, then the
-//! lanes, and the guards last: when all three answers are empty, no guard can come any more. A release in between is in a lane
-//! before its guard leaves the set, and a lane that is stopped finishes its duties first.
+//! The order of the questions matters. Only tasks of step 2 and jobs in a lane make guards. So the tasks are asked
+//! first, then the lanes, and the guards last: when all three answers are empty, no guard can come any more. A release
+//! in between is in a lane before its guard leaves the set, and a lane that is stopped finishes its duties first.
 //!
 //! (A task of step 2 that calls shutdown is not waited for. It must not ask for a lock at the same time.)
 //!

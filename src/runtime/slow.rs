@@ -1,11 +1,11 @@
 //! Slow operations: operations that may take long. Each runs on a connection of its own.
 //!
-//! A forced release waits for the transaction that has the row locked. A list and a cleaning read a whole table. On a lane they
-//! would delay other jobs; on the connection for looks they would delay open transactions. Each slow operation also has a thread while it
-//! runs, because a list of many rows is work for this process too.
+//! A forced release waits for the transaction that has the row locked. A list and a cleaning read a whole table. On a
+//! lane they would delay other jobs; on the connection for looks they would delay open transactions. Each slow
+//! operation also has a thread while it runs, because a list of many rows is work for this process too.
 //!
-//! Cleanings run one after the other and take at most one of the places: they are not urgent, and together they could delay a
-//! list or a forced release for long.
+//! Cleanings run one after the other and take at most one of the places: they are not urgent, and together they could
+//! delay a list or a forced release for long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -55,8 +55,8 @@ pub(crate) enum Order {
     Stop,
 }
 
-/// Runs each slow operation in a lane that ends with it, until all senders are gone and all slow operations have ended. A slow operation's time counts
-/// from the start of its turn.
+/// Runs each slow operation in a lane that ends with it, until all senders are gone and all slow operations have
+/// ended. A slow operation's time counts from the start of its turn.
 pub(super) async fn run(
     mut queue: mpsc::UnboundedReceiver<Order>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,

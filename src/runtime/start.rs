@@ -24,7 +24,7 @@ use super::tasks::{Kind, Tasks};
 use super::threads::{LANES, own_runtime, spawn};
 use super::waiters::Waiters;
 use super::{Core, renew, schema, slow};
-use crate::model::Error;
+use crate::model::{ConnectError, Error};
 use crate::store::Connector;
 use crate::store::schema::Server;
 
@@ -190,11 +190,11 @@ async fn begin(
     }
     let server = server.map_err(|fault| fault.into_error("connect", target))?;
     if let Some(needed) = server.too_old {
-        return Err(Error::ServerTooOld {
+        return Err(Error::Connect(ConnectError::ServerTooOld {
             target: target.into(),
             found: server.version,
             needed,
-        });
+        }));
     }
     let engine = server.engine;
     let applied = link

@@ -1,7 +1,8 @@
-//! The set of everything that a client has started: threads, slow operations, and tasks that go on for callers who have gone.
+//! The set of everything that a client has started: threads, slow operations, and tasks that go on for callers who
+//! have gone.
 //!
-//! A member is in the set from its start to its end, under a name for messages. So [`flush`](crate::Rowlock::flush) can wait for all
-//! members, and [`shutdown`](crate::Rowlock::shutdown) can report those that did not end.
+//! A member is in the set from its start to its end, under a name for messages. So [`flush`](crate::Rowlock::flush)
+//! can wait for all members, and [`shutdown`](crate::Rowlock::shutdown) can report those that did not end.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -34,7 +35,8 @@ tokio::task_local! {
     static CHAIN: Arc<[u64]>;
 }
 
-/// How many members all clients of this process have had. (One count for all, because a chain may lead from client to client.)
+/// How many members all clients of this process have had. (One count for all, because a chain may lead from client to
+/// client.)
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
 fn chain() -> Arc<[u64]> {
@@ -54,7 +56,8 @@ struct Shared {
 struct Running {
     kind: Kind,
     name: &'static str,
-    /// The number of the oldest member of this set in its chain of spawners; its own number, when no member spawned it.
+    /// The number of the oldest member of this set in its chain of spawners; its own number, when no member spawned
+    /// it.
     root: u64,
 }
 
@@ -115,8 +118,8 @@ impl Tasks {
         others.map(|(_, its)| its.name).collect()
     }
 
-    /// Waits for the members of these kinds that entered before `mark`, but not for the calling task and for the tasks that led to
-    /// it: they may wait for it.
+    /// Waits for the members of these kinds that entered before `mark`, but not for the calling task and for the tasks
+    /// that led to it: they may wait for it.
     pub(crate) async fn ended(&self, kinds: &[Kind], mark: u64) {
         let own = chain();
         let ended = |running: &BTreeMap<u64, Running>| {
@@ -143,8 +146,9 @@ impl Tasks {
         }))
     }
 
-    /// Runs `work`, which is never dropped in the middle. When this future is dropped, a task of the caller's runtime finishes the
-    /// work and drops its result. (sqlx leaves an open transaction in the pool when its begin is cut off.)
+    /// Runs `work`, which is never dropped in the middle. When this future is dropped, a task of the caller's runtime
+    /// finishes the work and drops its result. (sqlx leaves an open transaction in the pool when its begin is cut
+    /// off.)
     pub(crate) fn finish<T: Send + 'static>(
         &self,
         name: &'static str,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::model::Moment;
 
-/// Sleeps until `at`. Wakes at least twice a second to read the boot-time clock, because the runtime's timers stand still while
-/// the host is suspended.
+/// Sleeps until `at`. Wakes at least twice a second to read the boot-time clock, because the runtime's timers stand
+/// still while the host is suspended.
 pub(crate) async fn sleep_until(at: Moment) {
     const LOOK: Duration = Duration::from_millis(500);
     loop {

@@ -1,5 +1,5 @@
-//! Whose turn it is with a key, among the callers of this client. Those who wait for a turn learn of its end at once, and of the outcome that it has
-//! kept, without a statement.
+//! Whose turn it is with a key, among the callers of this client. Those who wait for a turn learn of its end at once,
+//! and of the outcome that it has kept, without a statement.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,8 +49,8 @@ pub(crate) struct OtherTurn {
 }
 
 impl KeyTurns {
-    /// Takes the turn for `request`. A caller that has looked at the record since a turn was [claimed](Self::claimed), and has found that the key can be
-    /// claimed, passes that turn over: its lease is over.
+    /// Takes the turn for `request`. A caller that has looked at the record since a turn was [claimed](Self::claimed),
+    /// and has found that the key can be claimed, passes that turn over: its lease is over.
     pub(crate) fn take(
         self: &Arc<Self>,
         key: &RecordKey,

@@ -1,8 +1,10 @@
-//! What the log tells of a wait while the database is in its way. A caller that waits without a limit gets no error, so nothing else tells it.
+//! What the log tells of a wait while the database is in its way. A caller that waits without a limit gets no error,
+//! so nothing else tells it.
 
 use std::fmt::Display;
 
-/// The log of one wait: a warning when the trouble begins, and a line when it is over. Each further try is told at DEBUG.
+/// The log of one wait: a warning when the trouble begins, and a line when it is over. Each further try is told at
+/// DEBUG.
 ///
 /// The target `rowlock::waiting` is a promise to applications that show these lines to people.
 #[derive(Debug, Default)]

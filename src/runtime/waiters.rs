@@ -1,5 +1,5 @@
-//! The barging waiters of this client. Those for one name queue, and only the first one asks the database. It is woken at once
-//! when this client releases the name. (The other waiters are in the [queue](super::queue) of the database.)
+//! The barging waiters of this client. Those for one name queue, and only the first one asks the database. It is woken
+//! at once when this client releases the name. (The other waiters are in the [queue](super::queue) of the database.)
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -23,8 +23,8 @@ impl From<sqlx::Error> for Fault {
     }
 }
 
-/// The kind of an error of the application's, if a driver's error is in its chain. Through `#[error(transparent)]`, this skips
-/// sqlx's own error and finds the database's.
+/// The kind of an error of the application's, if a driver's error is in its chain. Through `#[error(transparent)]`,
+/// this skips sqlx's own error and finds the database's.
 pub(crate) fn kind_of(error: &(dyn std::error::Error + 'static)) -> Option<FaultKind> {
     if let Some(error) = error.downcast_ref::<sqlx::Error>() {
         return Some(classify(error));

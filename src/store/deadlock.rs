@@ -1,10 +1,12 @@
 //! The search for deadlocks: the verbs, with their asks and outcomes.
 //!
-//! Only an owner that waits can be in a circle of waits. So when a waiter of a named owner joins a queue, its client tells which grants the
-//! owner holds: a row in `rowlock_waiting_owner` for each, until the wait is over. A row whose waiter is gone means nothing.
+//! Only an owner that waits can be in a circle of waits. So when a waiter of a named owner joins a queue, its client
+//! tells which grants the owner holds: a row in `rowlock_waiting_owner` for each, until the wait is over. A row whose
+//! waiter is gone means nothing.
 //!
-//! An *edge* leads from a waiter to another one whose owner holds what the first one waits for. It counts only while the grant is live,
-//! and both waiters are in their queues, in live sessions. All edges of one answer are from one snapshot.
+//! An *edge* leads from a waiter to another one whose owner holds what the first one waits for. It counts only while
+//! the grant is live, and both waiters are in their queues, in live sessions. All edges of one answer are from one
+//! snapshot.
 
 use std::collections::{HashMap, HashSet};
 

@@ -8,14 +8,14 @@
 //! - `migrations` and `grants` (`schema.rs`): the tables, and the rights that a user of them needs;
 //! - the traits of the [`Store`](super::Store), on the connection of a database type of sqlx's or of another driver's.
 //!
-//! Two engines cannot share a database type: a pool of the caller's tells its engine by that type. An engine that speaks another
-//! one's protocol is a branch within its engine, as MariaDB is within MySQL.
+//! Two engines cannot share a database type: a pool of the caller's tells its engine by that type. An engine that
+//! speaks another one's protocol is a branch within its engine, as MariaDB is within MySQL.
 
 use sqlx::error::DatabaseError;
 
 use super::migrate::Migrations;
 use super::{Connector, TxStore};
-use crate::model::{Engine, Error, FaultKind};
+use crate::model::{ConnectError, Engine, Error, FaultKind};
 
 /// A database type of sqlx's that this build supports.
 #[diagnostic::on_unimplemented(
@@ -94,12 +94,12 @@ macro_rules! engines {
                 )+
                 #[allow(unreachable_patterns, reason = "reachable in a build without some engine")]
                 Some(driver) => Err(not_built(driver.feature(), driver)),
-                None => Err(Error::InvalidUrl {
+                None => Err(Error::Connect(ConnectError::InvalidUrl {
                     reason: format!(
                         "its scheme is missing or unknown; rowlock takes {}",
                         [$($url),+].join(", "),
                     ),
-                }),
+                })),
             }
         }
 
@@ -126,7 +126,8 @@ macro_rules! engines {
             engines.iter().find_map(|kind| kind(error))
         }
 
-        /// The statements that give `user` all rights that rowlock needs at run time in `database`; `scheme` selects the engine.
+        /// The statements that give `user` all rights that rowlock needs at run time in `database`; `scheme` selects
+        /// the engine.
         pub(super) fn grants(scheme: &str, user: &str, database: &str) -> Option<String> {
             match Driver::of_scheme(scheme)? {
                 $(
@@ -148,8 +149,8 @@ engines! {
 }
 
 fn not_built(engine: &'static str, driver: Driver) -> Error {
-    Error::EngineNotBuilt {
+    Error::Connect(ConnectError::EngineNotBuilt {
         engine,
         feature: driver.feature(),
-    }
+    })
 }

@@ -1,7 +1,8 @@
-//! One set of failure kinds for all engines. Each `<engine>/fault.rs` maps the vendor's codes to it, and retry reads nothing else.
+//! One set of failure kinds for all engines. Each `<engine>/fault.rs` maps the vendor's codes to it, and retry reads
+//! nothing else.
 //!
-//! A driver's error is classified once, in `classify.rs`, when it becomes a [`Fault`]. `fault_error.rs` decides which error a caller
-//! gets for a fault.
+//! A driver's error is classified once, in `classify.rs`, when it becomes a [`Fault`]. `fault_error.rs` decides which
+//! error a caller gets for a fault.
 
 use std::fmt;
 

@@ -1,12 +1,14 @@
 //! Maps a fault to the error that a caller gets, in this one place.
 //!
-//! The same kind of fault means different things on a connection of rowlock's own, in a transaction of the caller's, while
-//! migrating, and under a commit.
+//! The same kind of fault means different things on a connection of rowlock's own, in a transaction of the caller's,
+//! while migrating, and under a commit.
 
 use super::fault::Fault;
 use super::grants::grants;
 use super::migrate::{MigrateFault, changed, newer};
-use crate::model::{Engine, Error, FaultKind, Subject};
+use crate::model::{
+    ConnectError, Engine, Error, FaultKind, SchemaError, Subject, TransactionError,
+};
 
 /// What gives a user the rows that row level security keeps from him.
 const ROW_SECURITY: &str = "ALTER TABLE … DISABLE ROW LEVEL SECURITY for each of these tables, or ALTER ROLE … BYPASSRLS, or CREATE POLICY … USING (true) on each";
@@ -16,26 +18,28 @@ impl Fault {
     pub(crate) fn into_error(self, doing: &'static str, target: &str) -> Error {
         let (target, cause) = (target.to_owned(), self.cause);
         match self.kind {
-            FaultKind::LoginRefused => Error::LoginRefused { target, cause },
-            FaultKind::NoSuchDatabase => Error::NoSuchDatabase { target, cause },
-            FaultKind::Unwritable => Error::Unwritable {
+            FaultKind::LoginRefused => Error::Connect(ConnectError::LoginRefused { target, cause }),
+            FaultKind::NoSuchDatabase => {
+                Error::Connect(ConnectError::NoSuchDatabase { target, cause })
+            }
+            FaultKind::Unwritable => Error::Connect(ConnectError::Unwritable {
                 target,
                 detail: format!(
                     "{cause}: its folder must exist, and this user must be allowed to write the file and the folder"
                 ),
-            },
-            FaultKind::TwoNames => Error::Unwritable {
+            }),
+            FaultKind::TwoNames => Error::Connect(ConnectError::Unwritable {
                 target,
                 detail: cause.to_string(),
-            },
+            }),
             FaultKind::ReadOnly => Error::ReadOnly {
                 target,
                 detail: cause.to_string(),
             },
-            FaultKind::NoSchema => Error::NoSchema {
+            FaultKind::NoSchema => Error::Connect(ConnectError::NoSchema {
                 target,
                 search_path: cause.to_string(),
-            },
+            }),
             FaultKind::Disconnected
             | FaultKind::Conflict
             | FaultKind::Duplicate
@@ -70,23 +74,24 @@ impl Fault {
         }
     }
 
-    /// In a transaction of the caller's, which tried `doing` on the lock or record `on`. `target` is the client's database.
+    /// In a transaction of the caller's, which tried `doing` on the lock or record `on`. `target` is the client's
+    /// database.
     pub(crate) fn into_error_in_tx(self, doing: &'static str, on: &Subject, target: &str) -> Error {
         let (detail, on) = (self.to_string(), on.clone());
         match self.kind {
             kind if kind.may_begin_anew() => Error::TransactionAborted { doing, on, detail },
             FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
-                Error::TransactionOver { doing, on, detail }
+                Error::Transaction(TransactionError::Over { doing, on, detail })
             }
             FaultKind::ReadOnly | FaultKind::Unwritable => {
-                Error::ReadOnlyTransaction { doing, on, detail }
+                Error::Transaction(TransactionError::ReadOnly { doing, on, detail })
             }
-            FaultKind::NoSuchTable => Error::WrongDatabase {
+            FaultKind::NoSuchTable => Error::Transaction(TransactionError::WrongDatabase {
                 doing,
                 on,
                 target: target.to_owned(),
                 detail: format!("its database has no rowlock tables: {detail}"),
-            },
+            }),
             _ => self.into_error(doing, target),
         }
     }
@@ -95,14 +100,14 @@ impl Fault {
     fn into_migration_error(self, engine: Engine, target: &str) -> Error {
         let (target, detail) = (target.to_owned(), self.to_string());
         match self.kind {
-            FaultKind::Denied => Error::MigrationDenied {
+            FaultKind::Denied => Error::Schema(SchemaError::Denied {
                 target,
                 engine,
                 detail,
-            },
+            }),
             FaultKind::Disconnected => Error::Unreachable { target, detail },
             FaultKind::ReadOnly => Error::ReadOnly { target, detail },
-            _ => Error::MigrationFailed { target, detail },
+            _ => Error::Schema(SchemaError::Failed { target, detail }),
         }
     }
 }
@@ -114,14 +119,14 @@ impl MigrateFault {
             Self::Fault { fault, .. } => fault.into_migration_error(engine, target),
             Self::Changed(migration) => changed(target, migration),
             Self::Newer(found) => newer(target, found, known),
-            Self::LockNotObtained => Error::MigrationFailed {
+            Self::LockNotObtained => Error::Schema(SchemaError::Failed {
                 target: target.into(),
                 detail: "another process has been migrating for 60 s; try again".into(),
-            },
-            Self::Refused(detail) => Error::MigrationFailed {
+            }),
+            Self::Refused(detail) => Error::Schema(SchemaError::Failed {
                 target: target.into(),
                 detail,
-            },
+            }),
         }
     }
 }
@@ -134,8 +139,8 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// The error after a failed commit of the application's transaction whose connection broke before the answer: the outcome is
-/// unknown. `None`: the commit was refused, and the driver's error says why.
+/// The error after a failed commit of the application's transaction whose connection broke before the answer: the
+/// outcome is unknown. `None`: the commit was refused, and the driver's error says why.
 pub(crate) fn commit_unknown(error: &sqlx::Error) -> Option<Error> {
     let fault = Fault::seen(error);
     (fault.kind == FaultKind::Disconnected).then(|| Error::CommitUnknown {

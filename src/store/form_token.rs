@@ -17,8 +17,8 @@ pub(crate) trait FormTokenStore {
     /// In the caller's transaction: makes a form token. A transaction that is over is a fault.
     async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault>;
 
-    /// In the caller's transaction: uses up a form token with one DELETE, and returns whether it existed. A transaction that
-    /// is over is a fault.
+    /// In the caller's transaction: uses up a form token with one DELETE, and returns whether it existed. A
+    /// transaction that is over is a fault.
     async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault>;
 }
 

@@ -18,8 +18,8 @@ pub(super) const TABLES: [&str; 10] = [
 
 pub(super) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
 
-/// The statements that give the user of `target` (made by [`Connector::target`](super::Connector::target)) all rights that rowlock
-/// needs at run time.
+/// The statements that give the user of `target` (made by [`Connector::target`](super::Connector::target)) all rights
+/// that rowlock needs at run time.
 pub(super) fn grants(target: &str) -> String {
     let of_driver = || {
         let (scheme, rest) = target.split_once(':')?;

@@ -15,9 +15,10 @@ pub(crate) trait HoldStore {
     /// raises it once more. The commit is durable.
     async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault>;
 
-    /// Gives the row of a live lease to the reservation: a grant without a guard, which expires after `time`. So a late renewal or release of the first grant changes nothing. A lock of a
-    /// session leaves the session. A second sending finds the reservation, also one that has run out, and gives it no more time. (A permit
-    /// is its own reservation: there a first sending that comes after the second gives it once more.) The commit is durable.
+    /// Gives the row of a live lease to the reservation: a grant without a guard, which expires after `time`. So a
+    /// late renewal or release of the first grant changes nothing. A lock of a session leaves the session. A second
+    /// sending finds the reservation, also one that has run out, and gives it no more time. (A permit is its own
+    /// reservation: there a first sending that comes after the second gives it once more.) The commit is durable.
     async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault>;
 }
 

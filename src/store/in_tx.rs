@@ -12,36 +12,37 @@ use crate::model::{Kind, Name};
 /// The verbs for locks in the caller's transaction.
 #[async_trait]
 pub(crate) trait InTxStore {
-    /// In the caller's transaction: pins a lease, if it is live and still belongs to the asked grant. No other holder takes the
-    /// row over until that transaction ends. Several transactions may pin one lease. (With [`PinBy::Write`], only one of this
-    /// transaction and a takeover through another server commits.)
+    /// In the caller's transaction: pins a lease, if it is live and still belongs to the asked grant. No other holder
+    /// takes the row over until that transaction ends. Several transactions may pin one lease. (With [`PinBy::Write`],
+    /// only one of this transaction and a takeover through another server commits.)
     ///
     /// Never waits. A transaction that is over is a fault, on every engine.
     async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault>;
 
-    /// In the caller's transaction: grants all of the names or none, under the next fence, and keeps their rows until that
-    /// transaction ends. It grants names without a live lease and, where a version is asked for, without a newer version.
+    /// In the caller's transaction: grants all of the names or none, under the next fence, and keeps their rows until
+    /// that transaction ends. It grants names without a live lease and, where a version is asked for, without a newer
+    /// version.
     ///
-    /// Never waits, and locks in the order of the names. Where the transaction reads from one snapshot, the snapshot is not taken
-    /// before the rows are locked.
+    /// Never waits, and locks in the order of the names. Where the transaction reads from one snapshot, the snapshot
+    /// is not taken before the rows are locked.
     async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault>;
 
-    /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them. `None` waits as long
-    /// as the server's own limit allows. When a lease is granted meanwhile, it stays with its holder: all rows are unlocked.
-    /// (MySQL and MariaDB cannot unlock them; there [`tx_take`](Self::tx_take) reports it.)
+    /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them. `None` waits
+    /// as long as the server's own limit allows. When a lease is granted meanwhile, it stays with its holder: all rows
+    /// are unlocked. (MySQL and MariaDB cannot unlock them; there [`tx_take`](Self::tx_take) reports it.)
     async fn tx_wait(&mut self, names: &[Name], limit: Option<Duration>)
     -> Result<TxWaited, Fault>;
 
-    /// In the caller's transaction: the fence of a lock that is free, as the transaction sees it. `None` means that only
-    /// [`tx_row`](Self::tx_row) tells: it has a holder, the lease of one who has gone, no row, or another kind.
+    /// In the caller's transaction: the fence of a lock that is free, as the transaction sees it. `None` means that
+    /// only [`tx_row`](Self::tx_row) tells: it has a holder, the lease of one who has gone, no row, or another kind.
     async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault>;
 
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
     /// [`lock_row`](super::lock_row::LockRowStore::lock_row) does: no other connection could.)
     async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
 
-    /// Commits the caller's transaction where COMMIT alone would not tell that nothing was committed. True: it is committed, and another
-    /// one, an empty one, is open. False: the caller commits.
+    /// Commits the caller's transaction where COMMIT alone would not tell that nothing was committed. True: it is
+    /// committed, and another one, an empty one, is open. False: the caller commits.
     async fn tx_commit(&mut self) -> Result<bool, sqlx::Error> {
         Ok(false)
     }
@@ -158,17 +159,19 @@ pub(crate) struct TxAsk {
     pub(crate) name: Name,
     /// Grant only if this is still the fence of the last grant.
     pub(crate) version: Option<i64>,
-    /// The last fence that a transaction of this process was granted. When the row still has it, this may be the same transaction,
-    /// which must not get the name twice.
+    /// The last fence that a transaction of this process was granted. When the row still has it, this may be the same
+    /// transaction, which must not get the name twice.
     pub(crate) before: Option<i64>,
     /// rowlock has begun this transaction. Where there is one writer at a time, it is the writer since then.
     pub(crate) begun: bool,
 }
 
-/// How many microseconds the fence of a row may be ahead of the database's clock, because fences were reserved ([`ConfirmAsk`](super::queue::ConfirmAsk)).
+/// How many microseconds the fence of a row may be ahead of the database's clock, because fences were reserved
+/// ([`ConfirmAsk`](super::queue::ConfirmAsk)).
 ///
-/// After a rollback the row has its old fence again. The next transaction must get another one, so it waits until the clock has passed the row's
-/// fence, and takes the clock. A fence that is further ahead was not reserved: there is no wait.
+/// After a rollback the row has its old fence again. The next transaction must get another one, so it waits until the
+/// clock has passed the row's fence, and takes the clock. A fence that is further ahead was not reserved: there is no
+/// wait.
 pub(crate) const FURTHEST_AHEAD: i64 = 40_000;
 
 #[derive(Debug)]
@@ -176,8 +179,8 @@ pub(crate) enum TxTaken {
     Granted {
         /// In the order of the asks.
         fences: Vec<i64>,
-        /// The rows of these names had their asks' `before`. If other sessions do not see that fence, this transaction had been
-        /// granted them already.
+        /// The rows of these names had their asks' `before`. If other sessions do not see that fence, this transaction
+        /// had been granted them already.
         perhaps_again: Vec<Name>,
     },
     /// This transaction was granted one of the names before.
@@ -188,8 +191,8 @@ pub(crate) enum TxTaken {
     Quarantined(Duration),
     /// One of the names is held, or its row is locked; with the holder, where the engine knows it.
     Missed(Option<LockRow>),
-    /// One of the names has a live lease, and this transaction now has its row locked: the lease cannot be renewed before the
-    /// transaction ends.
+    /// One of the names has a live lease, and this transaction now has its row locked: the lease cannot be renewed
+    /// before the transaction ends.
     Blocking,
     /// One of the names has no row, and no other session can make it before the transaction ends.
     NoRow,

@@ -1,5 +1,5 @@
-//! A batch of asks as one JSON parameter, for engines without arrays. Names and ids are in hexadecimal, so that they stay bytes
-//! whatever the connection's character set.
+//! A batch of asks as one JSON parameter, for engines without arrays. Names and ids are in hexadecimal, so that they
+//! stay bytes whatever the connection's character set.
 
 use std::fmt::Write;
 
@@ -118,7 +118,8 @@ pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
     }))
 }
 
-/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, remember, bound, pardon, remember begun, step is open], …]`
+/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, remember, bound, pardon, remember begun,
+/// step is open], …]`
 pub(crate) fn ends(asks: &[FinishAsk]) -> String {
     array(asks.iter().map(|ask| {
         let end = EndColumns::from(&ask.end);

@@ -1,4 +1,5 @@
-//! What a race decides too seldom for a test of the public API: verbs that are sent a moment too late. On every engine.
+//! What a race decides too seldom for a test of the public API: verbs that are sent a moment too late. On every
+//! engine.
 
 use std::time::Duration;
 
@@ -153,7 +154,8 @@ async fn a_reservation_that_has_run_out_is_known(store: &mut dyn Store) {
     assert_eq!(store.hold_run_out(&of_another).await.unwrap(), Held::Gone);
 }
 
-/// Between the look at the quarantine and the end of it, another one has begun: a longer one, or one that the first one outlasts.
+/// Between the look at the quarantine and the end of it, another one has begun: a longer one, or one that the first
+/// one outlasts.
 async fn a_late_end_ends_no_later_quarantine(store: &mut dyn Store) {
     for time in [LONG * 2, SHORT] {
         store.quarantine_begin(LONG, LIMIT).await.unwrap();

@@ -22,19 +22,19 @@ use crate::model::{Kind, Name};
 pub(crate) trait LeaseStore:
     SessionStore + QueueStore + PermitStore + QuarantineStore + Send
 {
-    /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging), under the next fence:
-    /// `max(previous + 1, microseconds of the clock)`.
+    /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging),
+    /// under the next fence: `max(previous + 1, microseconds of the clock)`.
     ///
-    /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another transaction has locked,
-    /// is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this ask took it. While the database is in
-    /// [quarantine](super::quarantine), every other name is `Quarantined`.
+    /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another
+    /// transaction has locked, is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this
+    /// ask took it. While the database is in [quarantine](super::quarantine), every other name is `Quarantined`.
     async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
         let taken = self.lease_take_free(asks).await?;
         self.lease_take_freed(asks, taken).await
     }
 
-    /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_free`](Self::lease_take_free) has left alone, and
-    /// asks for these again.
+    /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_free`](Self::lease_take_free)
+    /// has left alone, and asks for these again.
     async fn lease_take_freed(
         &mut self,
         asks: &[TakeAsk],
@@ -92,20 +92,20 @@ pub(crate) trait LeaseStore:
         Ok(())
     }
 
-    /// [`lease_take`](Self::lease_take), which leaves these rows alone, and answers `Busy` with them: the lock of a session that is not
-    /// live, and a name with waiters and no live grant.
+    /// [`lease_take`](Self::lease_take), which leaves these rows alone, and answers `Busy` with them: the lock of a
+    /// session that is not live, and a name with waiters and no live grant.
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
 
-    /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease is not
-    /// revived, even if no other holder took it.
+    /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease
+    /// is not revived, even if no other holder took it.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
 
     /// Frees leases that are live and still belong to the asked grants. A name with waiters is passed on
     /// ([`queue_pass`](super::queue::QueueStore::queue_pass)), and so is the permit of a permit's name
-    /// ([`permit_pass`](super::permit::PermitStore::permit_pass)). A release need not survive a crash of the server: a lost
-    /// release leaves a row that expires, or that the client's next look at its session finds.
+    /// ([`permit_pass`](super::permit::PermitStore::permit_pass)). A release need not survive a crash of the server: a
+    /// lost release leaves a row that expires, or that the client's next look at its session finds.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
@@ -133,7 +133,8 @@ pub(crate) trait LeaseStore:
     /// [`lease_release`](Self::lease_release) for names of locks.
     async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
 
-    /// Frees leases ([`lease_release`](Self::lease_release)), then grants leases ([`lease_take`](Self::lease_take)). All names differ.
+    /// Frees leases ([`lease_release`](Self::lease_release)), then grants leases ([`lease_take`](Self::lease_take)).
+    /// All names differ.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn lease_exchange(
@@ -145,8 +146,8 @@ pub(crate) trait LeaseStore:
         Ok((freed, self.lease_take(takes).await?))
     }
 
-    /// Frees a name from the grant that was seen, and returns its holder; `None`: another one has it. Waits for a locked row, for less than `limit`,
-    /// even when the caller has gone. Frees a damaged row too.
+    /// Frees a name from the grant that was seen, and returns its holder; `None`: another one has it. Waits for a
+    /// locked row, for less than `limit`, even when the caller has gone. Frees a damaged row too.
     async fn lease_force_release(
         &mut self,
         name: &Name,
@@ -155,7 +156,8 @@ pub(crate) trait LeaseStore:
     ) -> Result<Option<LockRow>, Fault>;
 }
 
-/// Frees a name from the grant that the first sending has seen: one that waits, or is sent again, must not free the next holder.
+/// Frees a name from the grant that the first sending has seen: one that waits, or is sent again, must not free the
+/// next holder.
 pub(crate) async fn force_release(
     store: &mut dyn Store,
     name: &Name,

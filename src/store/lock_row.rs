@@ -13,8 +13,8 @@ pub(crate) trait LockRowStore: SessionStore + Send {
     /// A live grant of one name: that of a lock, or one of the permits.
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault>;
 
-    /// All live grants of one name, in the order of their fences: that of a lock, or those of all permits. It reads the part of the primary
-    /// key from the name to its [end](end_of).
+    /// All live grants of one name, in the order of their fences: that of a lock, or those of all permits. It reads
+    /// the part of the primary key from the name to its [end](end_of).
     async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault>;
 
     /// The live holders of all names, by name.
@@ -35,8 +35,9 @@ pub(crate) trait LockRowStore: SessionStore + Send {
         }))
     }
 
-    /// Removes the row of a name that has no holder and no waiter. The row is locked, so no grant comes in between. As for the
-    /// [cleaner](super::clean), its fence must be smaller than the clock: a row that is made afterwards begins with the clock.
+    /// Removes the row of a name that has no holder and no waiter. The row is locked, so no grant comes in between. As
+    /// for the [cleaner](super::clean), its fence must be smaller than the clock: a row that is made afterwards begins
+    /// with the clock.
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault>;
 
     /// [`lock_row`](Self::lock_row), but it leaves the locks of sessions alone.
@@ -59,7 +60,8 @@ pub(crate) enum Forgot {
     Removed,
     /// There is no such row.
     Missing,
-    /// It has a holder, also one whose lease has run out, or a waiter; or a transaction has it locked; or its fence is not over yet.
+    /// It has a holder, also one whose lease has run out, or a waiter; or a transaction has it locked; or its fence is
+    /// not over yet.
     InUse,
 }
 
@@ -79,7 +81,7 @@ impl Forgot {
 pub(crate) enum RowAsk {
     /// Read it as it is.
     Look,
-    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has expired, unless a transaction has
-    /// it locked: that transaction may have the lease pinned.
+    /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has expired, unless a
+    /// transaction has it locked: that transaction may have the lease pinned.
     Make,
 }

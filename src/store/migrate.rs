@@ -1,14 +1,14 @@
 //! Refinery over an sqlx connection: applies the schema's migrations and checks them.
 //!
-//! Refinery has no driver for sqlx and takes no lock of its own. The adapter here implements refinery's asynchronous traits on sqlx
-//! connections. Each engine's `schema.rs` takes the lock and calls [`run`] under it.
+//! Refinery has no driver for sqlx and takes no lock of its own. The adapter here implements refinery's asynchronous
+//! traits on sqlx connections. Each engine's `schema.rs` takes the lock and calls [`run`] under it.
 
 use refinery_core::traits::r#async::AsyncMigrate;
 use refinery_core::{Migration, Report, Runner, Target, error::Kind};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::model::Error;
+use crate::model::{Error, SchemaError};
 use crate::store::fault::Fault;
 
 /// rowlock's own history table: an application that uses refinery itself keeps its own.
@@ -17,7 +17,8 @@ pub(crate) const HISTORY_TABLE: &str = "rowlock_schema_history";
 /// The migrations of an engine.
 pub(crate) struct Migrations {
     pub(crate) runner: Runner,
-    /// The database's time in the format of the history table: an SQL expression for the migrations that a DBA applies.
+    /// The database's time in the format of the history table: an SQL expression for the migrations that a DBA
+    /// applies.
     pub(crate) now: &'static str,
 }
 
@@ -77,7 +78,8 @@ impl From<refinery_core::Error> for MigrateFault {
 pub(crate) enum MigrateUntil {
     /// All migrations.
     Now,
-    /// Only `rowlock_database`: a new database can be put in quarantine before it has a table in which anything is granted.
+    /// Only `rowlock_database`: a new database can be put in quarantine before it has a table in which anything is
+    /// granted.
     Database,
 }
 
@@ -110,7 +112,8 @@ fn names(report: &Report) -> Vec<String> {
 #[derive(Debug)]
 pub(crate) struct Adapter<C>(pub(crate) C);
 
-// A generic implementation would have to bound sqlx's executors. Each engine's `schema.rs` calls this for its connection.
+// A generic implementation would have to bound sqlx's executors. Each engine's `schema.rs` calls this for its
+// connection.
 macro_rules! adapter {
     ($connection:ty) => {
         const _: () = {
@@ -183,19 +186,19 @@ pub(crate) fn applied(
 }
 
 pub(crate) fn newer(target: &str, found: i32, known: i32) -> Error {
-    Error::SchemaNewer {
+    Error::Schema(SchemaError::Newer {
         target: target.into(),
         found,
         known,
-    }
+    })
 }
 
 pub(crate) fn changed(target: &str, migration: String) -> Error {
-    Error::SchemaChanged {
+    Error::Schema(SchemaError::Changed {
         target: target.into(),
         migration,
         table: HISTORY_TABLE,
-    }
+    })
 }
 
 impl MigrateFault {

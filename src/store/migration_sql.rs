@@ -13,7 +13,7 @@ use crate::model::{Engine, Error};
 ///
 /// # Errors
 ///
-/// [`Error::EngineNotBuilt`] when the crate was built without the engine.
+/// [`ConnectError::EngineNotBuilt`](crate::ConnectError::EngineNotBuilt) when the crate was built without the engine.
 ///
 /// ```
 /// let sql = rowlock::migration_sql(rowlock::Engine::Sqlite)?;

@@ -1,18 +1,18 @@
 //! The verbs that the rest of the crate sends to a database, without any engine's SQL.
 //!
-//! There is one trait per concern, in a file of its own. Each method is **one atomic decision**, documented there once: precondition,
-//! outcome, isolation, clock. Each engine (`postgres/`, `mysql/`, `sqlite/`) implements a trait in its file of the same name, in its
-//! best native form. The contract tests hold all engines to the same promises.
+//! There is one trait per concern, in a file of its own. Each method is **one atomic decision**, documented there
+//! once: precondition, outcome, isolation, clock. Each engine (`postgres/`, `mysql/`, `sqlite/`) implements a trait in
+//! its file of the same name, in its best native form. The contract tests hold all engines to the same promises.
 //!
 //! For every verb:
 //!
-//! - *isolation*: READ COMMITTED (SQLite: one writer at a time). A row that another transaction has locked is skipped, never waited
-//!   for, so that one long transaction cannot hold up a batch.
+//! - *isolation*: READ COMMITTED (SQLite: one writer at a time). A row that another transaction has locked is skipped,
+//!   never waited for, so that one long transaction cannot hold up a batch.
 //! - *clock*: the database's, read after the row is locked, never when the statement began.
 //! - *batches*: the asks of one call have different names and come sorted by name. Each ask is
 //!   atomic; a call that fails may have done some of its asks.
-//! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant has its own id, so the
-//!   second sending finds the effect of the first.
+//! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant has its
+//!   own id, so the second sending finds the effect of the first.
 
 mod capabilities;
 pub(crate) mod classify;
@@ -146,8 +146,8 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         1
     }
 
-    /// A new connection to the server of this number, with the session settings that the verbs rely on. No statement on it waits
-    /// longer than `operation_timeout`. Among several servers, one that is not the primary fails with
+    /// A new connection to the server of this number, with the session settings that the verbs rely on. No statement
+    /// on it waits longer than `operation_timeout`. Among several servers, one that is not the primary fails with
     /// [`ReadOnly`](crate::model::FaultKind::ReadOnly).
     fn connect(
         &self,
@@ -155,7 +155,8 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         operation_timeout: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
-    /// A new connection to the server of this number that hears the news of a session. `None`: this engine sends no news.
+    /// A new connection to the server of this number that hears the news of a session. `None`: this engine sends no
+    /// news.
     fn listen(
         &self,
         server: usize,
@@ -169,12 +170,12 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
 /// A connection of rowlock's own. It runs verbs one after the other.
 #[async_trait(?Send)]
 pub(crate) trait Connection: fmt::Debug + Send + 'static {
-    /// Runs one verb, with the statements that this engine's sessions need before and after it. After `bound` the caller drops the future,
-    /// and the connection with it.
+    /// Runs one verb, with the statements that this engine's sessions need before and after it. After `bound` the
+    /// caller drops the future, and the connection with it.
     async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault>;
 
-    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: the server may be
-    /// another one, or its setting may have changed.
+    /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: the
+    /// server may be another one, or its setting may have changed.
     async fn largest_outcome(&mut self) -> Result<usize, Fault> {
         Ok(usize::MAX)
     }
@@ -182,8 +183,8 @@ pub(crate) trait Connection: fmt::Debug + Send + 'static {
     /// [`SchemaStore::migrate`]. It is not a single verb, because it begins transactions of its own.
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
 
-    /// Tells the server that this is the end, or closes the file. (A connection that is dropped is closed some time later, unless the
-    /// process ends first.)
+    /// Tells the server that this is the end, or closes the file. (A connection that is dropped is closed some time
+    /// later, unless the process ends first.)
     async fn close(self: Box<Self>);
 }
 

@@ -1,4 +1,5 @@
-//! Where the options of a server's connections come from. They may change while the client runs: passwords are rotated.
+//! Where the options of a server's connections come from. They may change while the client runs: passwords are
+//! rotated.
 
 use std::fmt;
 use std::pin::Pin;
@@ -65,8 +66,8 @@ impl<O: Clone> Origin<O> {
         &self.servers
     }
 
-    /// For a new connection to the server of this number. `database` is what the options name: the application may give its pool another
-    /// database, which has other locks.
+    /// For a new connection to the server of this number. `database` is what the options name: the application may
+    /// give its pool another database, which has other locks.
     pub(super) async fn now(&self, server: usize, database: fn(&O) -> String) -> Result<O, Fault> {
         let start = &self.servers[server];
         match &self.changes {

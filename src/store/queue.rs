@@ -1,18 +1,20 @@
 //! The queue of a name: the verbs, with their asks and outcomes.
 //!
-//! A waiter is a row in `rowlock_waiter`, at a position. It belongs to the session of its client: a waiter whose session has expired is
-//! passed over. The lock's row has the numbers of the queue: `waiters` (how many rows there are), `next_position` (the next one to give) and
-//! `passed` (every waiter is after this position).
+//! A waiter is a row in `rowlock_waiter`, at a position. It belongs to the session of its client: a waiter whose
+//! session has expired is passed over. The lock's row has the numbers of the queue: `waiters` (how many rows there
+//! are), `next_position` (the next one to give) and `passed` (every waiter is after this position).
 //!
-//! Every verb but [`queue_look`](QueueStore::queue_look) locks the lock's row first, and reads the waiters after that, in a statement
-//! whose snapshot is newer than the row lock. So it decides from the newest state, and positions are granted in their order.
+//! Every verb but [`queue_look`](QueueStore::queue_look) locks the lock's row first, and reads the waiters after that,
+//! in a statement whose snapshot is newer than the row lock. So it decides from the newest state, and positions are
+//! granted in their order.
 //!
-//! A transaction of the application's may have the row locked, for a pin. The verbs wait for the row for a few milliseconds only, and then
-//! answer `None`: nothing has changed.
+//! A transaction of the application's may have the row locked, for a pin. The verbs wait for the row for a few
+//! milliseconds only, and then answer `None`: nothing has changed.
 //!
-//! A name is *passed on* to the first waiter by the statement that releases it: the waiter gets the row with its own grant id, the next
-//! fence, and an expiry after the *window*. It holds the lock only after [`queue_confirm`](QueueStore::queue_confirm). If it does not confirm in the window, the next
-//! one who passes the name on gives it to the next waiter.
+//! A name is *passed on* to the first waiter by the statement that releases it: the waiter gets the row with its own
+//! grant id, the next fence, and an expiry after the *window*. It holds the lock only after
+//! [`queue_confirm`](QueueStore::queue_confirm). If it does not confirm in the window, the next one who passes the
+//! name on gives it to the next waiter.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -36,21 +38,24 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(if cfg!(test) { 20 } els
 /// The verbs for the queue of a name.
 #[async_trait]
 pub(crate) trait QueueStore {
-    /// Grants the name, if it is free and has no waiter; otherwise puts a waiter at the end of its queue. Makes a missing row.
+    /// Grants the name, if it is free and has no waiter; otherwise puts a waiter at the end of its queue. Makes a
+    /// missing row.
     ///
-    /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it. A live grant that it finds may have been
-    /// passed on to its waiter meanwhile, so this gives it the asked TTL and session, as `queue_confirm` does, and never moves its
-    /// expiry back.
+    /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it. A live grant that it
+    /// finds may have been passed on to its waiter meanwhile, so this gives it the asked TTL and session, as
+    /// `queue_confirm` does, and never moves its expiry back.
     async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault>;
 
-    /// Turns a grant that was passed on to this waiter into a lease, or into a lock of its session: the row expires after the asked TTL. The commit is
-    /// durable.
+    /// Turns a grant that was passed on to this waiter into a lease, or into a lock of its session: the row expires
+    /// after the asked TTL. The commit is durable.
     async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault>;
 
-    /// Passes a name on to its first waiter whose session is live, and removes the waiters before it. Frees the name when there is none.
+    /// Passes a name on to its first waiter whose session is live, and removes the waiters before it. Frees the name
+    /// when there is none.
     ///
-    /// Does so if the row has the grant of the ask, live or expired; if its grant has expired; or if the row is free and has waiters. A waiter that
-    /// leaves is removed first. The commit need not be durable: nobody holds the name before a durable confirm.
+    /// Does so if the row has the grant of the ask, live or expired; if its grant has expired; or if the row is free
+    /// and has waiters. A waiter that leaves is removed first. The commit need not be durable: nobody holds the name
+    /// before a durable confirm.
     async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
 
     /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
@@ -130,8 +135,9 @@ pub(crate) struct ConfirmAsk {
     pub(crate) ttl: Duration,
     /// The session that the lock belongs to from now on, if it belongs to one.
     pub(crate) session: Option<Uuid>,
-    /// How many fences to reserve: the fence of the row rises by so many, and the grant has all of them. None is reserved while the
-    /// fence is ahead of the database's clock by more than that: after the row is removed, fences go on from the clock. An engine may reserve fewer.
+    /// How many fences to reserve: the fence of the row rises by so many, and the grant has all of them. None is
+    /// reserved while the fence is ahead of the database's clock by more than that: after the row is removed, fences
+    /// go on from the clock. An engine may reserve fewer.
     pub(crate) fences: i64,
     /// The session to tell when somebody waits for the name, where the server tells anything: the lease may linger.
     pub(crate) recall: Option<Uuid>,
@@ -304,7 +310,8 @@ pub(crate) struct LookAsk {
 pub(crate) enum Looked {
     /// The name was passed on to this waiter.
     Granted,
-    /// It waits. `is_orphaned`: the name is free, or its grant has expired. Otherwise the time that the grant has left (of a session's lock: the session).
+    /// It waits. `is_orphaned`: the name is free, or its grant has expired. Otherwise the time that the grant has left
+    /// (of a session's lock: the session).
     Waiting {
         is_orphaned: bool,
         remaining: Duration,

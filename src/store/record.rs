@@ -3,8 +3,8 @@
 //! These verbs follow the rules of [`Store`](super::Store), and two more:
 //!
 //! - *durable*: a claim, a step or an end survives a crash of the server, on every engine (unlike a released lease).
-//! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. While the record is running, an attempt
-//!   whose id and number are in the row has not been superseded. So every verb may be sent twice.
+//! - *naming*: an attempt is named by its own id (`attempt_id`) together with its number. While the record is running,
+//!   an attempt whose id and number are in the row has not been superseded. So every verb may be sent twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use crate::model::{Fingerprint, Outcome, RecordKey, RecordState};
 /// The verbs for records.
 #[async_trait]
 pub(crate) trait RecordStore: Send {
-    /// Reads the records of these keys, in the order of the keys. For an outcome of more than `largest` bytes, reads only its
-    /// size.
+    /// Reads the records of these keys, in the order of the keys. For an outcome of more than `largest` bytes, reads
+    /// only its size.
     async fn record_read(
         &mut self,
         keys: &[RecordKey],
@@ -39,17 +39,17 @@ pub(crate) trait RecordStore: Send {
         Ok(rows.into_iter().next().flatten())
     }
 
-    /// Whether an open transaction has claimed the key or has its record locked. Does not wait for that transaction. (False on
-    /// SQLite, where only the lock of the file shows that there is a writer.)
+    /// Whether an open transaction has claimed the key or has its record locked. Does not wait for that transaction.
+    /// (False on SQLite, where only the lock of the file shows that there is a writer.)
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault>;
 
-    /// Removes an expired record with its steps, in one transaction, if it still has the attempt that was seen. Leaves a locked
-    /// record alone, and a running one with a live lease or an open step.
+    /// Removes an expired record with its steps, in one transaction, if it still has the attempt that was seen. Leaves
+    /// a locked record alone, and a running one with a live lease or an open step.
     async fn record_forget(&mut self, key: &RecordKey, attempt: i64) -> Result<(), Fault>;
 
-    /// Begins an attempt where there is no record, or where the record is as the ask has seen it and may run again: it is free,
-    /// or it is running, past its lease, and without an open step. The attempt's number is
-    /// `max(previous + 1, microseconds of the clock)`. After an abandoned attempt the key is bound to its request, because the new
+    /// Begins an attempt where there is no record, or where the record is as the ask has seen it and may run again: it
+    /// is free, or it is running, past its lease, and without an open step. The attempt's number is `max(previous + 1,
+    /// microseconds of the clock)`. After an abandoned attempt the key is bound to its request, because the new
     /// attempt does not know what the abandoned one began.
     ///
     /// One outcome per ask, in the order of the asks.
@@ -60,8 +60,9 @@ pub(crate) trait RecordStore: Send {
     /// One outcome per ask, in the order of the asks.
     async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault>;
 
-    /// Ends running attempts, with an outcome or by freeing their keys. A record with an open step is not freed but becomes unknown,
-    /// unless the attempt knows that the step did not happen. An attempt that was not taken over may end even after its lease.
+    /// Ends running attempts, with an outcome or by freeing their keys. A record with an open step is not freed but
+    /// becomes unknown, unless the attempt knows that the step did not happen. An attempt that was not taken over may
+    /// end even after its lease.
     ///
     /// One outcome per ask, in the order of the asks.
     async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
@@ -135,8 +136,8 @@ pub(crate) enum RecordEnd {
         remember: Duration,
         /// The same, for when the next attempt has to be of the same request.
         remember_begun: Duration,
-        /// Whether a step may have happened without a kept result. If false, the attempt knows that the record's open step did not
-        /// happen.
+        /// Whether a step may have happened without a kept result. If false, the attempt knows that the record's open
+        /// step did not happen.
         step_is_open: bool,
     },
 }
@@ -151,8 +152,8 @@ pub(crate) enum Finished {
     Locked,
 }
 
-/// The columns of a row, unchecked. Times left are microseconds by the database's clock when the row was read; other times are
-/// microseconds since 1970-01-01 UTC.
+/// The columns of a row, unchecked. Times left are microseconds by the database's clock when the row was read; other
+/// times are microseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone)]
 pub(crate) struct RecordRow {
     pub(crate) scope: Vec<u8>,
@@ -180,7 +181,8 @@ pub(crate) struct RecordRow {
 }
 
 impl RecordRow {
-    /// The state of the record by the database's clock, when `max_attempts` attempts may be abandoned. `None`: the row is damaged.
+    /// The state of the record by the database's clock, when `max_attempts` attempts may be abandoned. `None`: the row
+    /// is damaged.
     pub(crate) fn state_now(&self, max_attempts: i32) -> Option<RecordState> {
         self.state.by_the_clock(&Facts {
             lease_left: self.lease_left,

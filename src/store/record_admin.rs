@@ -45,6 +45,7 @@ pub(crate) enum Decision {
     Unknown,
     /// Unknown: the open step happened with this result, or (`None`) did not happen. The key becomes free.
     Resolve(Option<Outcome>),
-    /// Running past its lease, or free: becomes free, and no attempt counts against it. (With an open step, it becomes unknown.)
+    /// Running past its lease, or free: becomes free, and no attempt counts against it. (With an open step, it becomes
+    /// unknown.)
     Reset,
 }

@@ -54,8 +54,8 @@ pub(crate) struct Facts {
     pub(crate) retain_left: Option<i64>,
 }
 
-/// How long an attempt that was abandoned counts, from the end of its lease, in microseconds: an hour. So a key that is poisoned is free again an
-/// hour after the last attempt. (The statements have this time as a literal.)
+/// How long an attempt that was abandoned counts, from the end of its lease, in microseconds: an hour. So a key that
+/// is poisoned is free again an hour after the last attempt. (The statements have this time as a literal.)
 const COUNTS_FOR: i64 = 3_600_000_000;
 
 impl KeptState {

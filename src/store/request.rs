@@ -1,8 +1,9 @@
 //! How many operations on locks fit into a request that is sent in one piece.
 //!
-//! TLS cuts a request into records of 16 KiB (RFC 8446, section 5.1). sqlx 0.9.0 writes each record by itself, to a socket without
-//! `TCP_NODELAY` (its issue 4335; fixed there, not yet released). The last record then waits until the server acknowledges the one
-//! before, which Linux delays by 40 ms. A statement for 256 leases took 54 ms on an idle server.
+//! TLS cuts a request into records of 16 KiB (RFC 8446, section 5.1). sqlx 0.9.0 writes each record by itself, to a
+//! socket without `TCP_NODELAY` (its issue 4335; fixed there, not yet released). The last record then waits until the
+//! server acknowledges the one before, which Linux delays by 40 ms. A statement for 256 leases took 54 ms on an idle
+//! server.
 
 /// The most bytes of one record.
 pub(super) const RECORD: usize = 16 * 1024;

@@ -17,8 +17,8 @@ pub(crate) struct LockRow {
     pub(crate) holder: Option<String>,
     /// Microseconds since 1970-01-01 UTC.
     pub(crate) acquired_at: Option<i64>,
-    /// Microseconds since 1970-01-01 UTC. The lock of a session ends with the session, as far as this statement sees it: a holder is
-    /// removed by [`session_reclaim`](super::session::SessionStore::session_reclaim) only.
+    /// Microseconds since 1970-01-01 UTC. The lock of a session ends with the session, as far as this statement sees
+    /// it: a holder is removed by [`session_reclaim`](super::session::SessionStore::session_reclaim) only.
     pub(crate) expires_at: Option<i64>,
     /// Microseconds, by the database's clock when the row was read.
     pub(crate) remaining: Option<i64>,
@@ -26,7 +26,8 @@ pub(crate) struct LockRow {
     pub(crate) session: Option<Uuid>,
     /// How many waiters its queue has. Some of them may not live any more.
     pub(crate) waiters: u32,
-    /// What the name stands for; `None`: its capacity is out of range. In the row of a permit: what its lock was when the permit was granted.
+    /// What the name stands for; `None`: its capacity is out of range. In the row of a permit: what its lock was when
+    /// the permit was granted.
     pub(crate) kind: Option<Kind>,
     /// The weight of a permit; 0 in the row of a name.
     pub(crate) weight: u32,

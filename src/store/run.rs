@@ -1,7 +1,7 @@
 //! The last run of the work under a lock: the verbs, with their asks and outcomes.
 //!
-//! `rowlock_run` has a row for each name of a lock under which a run was recorded. Only a run under a greater fence replaces it, so a late process neither
-//! replaces nor ends the run of its successor.
+//! `rowlock_run` has a row for each name of a lock under which a run was recorded. Only a run under a greater fence
+//! replaces it, so a late process neither replaces nor ends the run of its successor.
 
 use std::time::Duration;
 
@@ -18,10 +18,12 @@ pub(super) const KEPT: Duration = Duration::from_hours(400 * 24);
 /// The verbs for runs.
 #[async_trait]
 pub(crate) trait RunStore {
-    /// Records that a run has begun under this live grant, with the holder of its row. Returns false when the grant is not live. A second sending finds the run.
+    /// Records that a run has begun under this live grant, with the holder of its row. Returns false when the grant is
+    /// not live. A second sending finds the run.
     async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault>;
 
-    /// Records the end of a run. Returns false when there is no such run: a later one has replaced it, or it has ended before in another way.
+    /// Records the end of a run. Returns false when there is no such run: a later one has replaced it, or it has ended
+    /// before in another way.
     async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault>;
 
     /// The last run of a name, or of all names, sorted by name.
@@ -45,7 +47,8 @@ pub(crate) struct RunEnd {
     pub(crate) message: String,
 }
 
-/// The columns of a row: name, fence, holder, begin, how long it took, whether it has succeeded, the message, and whether its grant is live. Times are in microseconds.
+/// The columns of a row: name, fence, holder, begin, how long it took, whether it has succeeded, the message, and
+/// whether its grant is live. Times are in microseconds.
 pub(super) type RunColumns = (
     Vec<u8>,
     i64,

@@ -38,7 +38,8 @@ pub(crate) trait SchemaStore {
     async fn database_id(&mut self) -> Result<Uuid, Fault>;
 }
 
-/// The warning about the settings (`name = value`) with which a crash of the server may lose commits that it has confirmed.
+/// The warning about the settings (`name = value`) with which a crash of the server may lose commits that it has
+/// confirmed.
 pub(super) fn relaxed(settings: &[String]) -> Vec<String> {
     if settings.is_empty() {
         return Vec::new();
@@ -58,8 +59,8 @@ pub(crate) struct Server {
     pub(crate) version: String,
     /// The oldest supported version, when this one is older.
     pub(crate) too_old: Option<&'static str>,
-    /// Other servers of its cluster take writes too. A lock on one server does not exist on the others. When two transactions write
-    /// the same row through two servers, the second one to commit fails.
+    /// Other servers of its cluster take writes too. A lock on one server does not exist on the others. When two
+    /// transactions write the same row through two servers, the second one to commit fails.
     pub(crate) multi_writer: bool,
     /// A text of the database can have every character.
     pub(crate) every_character: bool,

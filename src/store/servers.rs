@@ -1,6 +1,6 @@
 //! Several servers in one URL, as libpq writes them: `scheme://USER:PASSWORD@HOST1:PORT1,HOST2:PORT2/DATABASE`.
 
-use crate::model::Error;
+use crate::model::{ConnectError, Error};
 
 /// A URL for each server that `url` names.
 pub(crate) fn each(url: &str) -> Result<Vec<String>, Error> {
@@ -14,11 +14,11 @@ pub(crate) fn each(url: &str) -> Result<Vec<String>, Error> {
     let (before, after) = (&url[..hosts], &url[end..]);
     let hosts: Vec<&str> = url[hosts..end].split(',').collect();
     if hosts.len() > 1 && hosts.contains(&"") {
-        return Err(Error::InvalidUrl {
+        return Err(Error::Connect(ConnectError::InvalidUrl {
             reason:
                 "one of its servers has no name: write several servers as HOST1:PORT1,HOST2:PORT2"
                     .into(),
-        });
+        }));
     }
     let one = |host: &str| format!("{before}{host}{after}");
     Ok(hosts.into_iter().map(one).collect())
@@ -27,11 +27,11 @@ pub(crate) fn each(url: &str) -> Result<Vec<String>, Error> {
 /// Refuses a list of servers where rowlock cannot split it.
 pub(crate) fn only_one(host: &str) -> Result<(), Error> {
     if host.contains(',') {
-        return Err(Error::InvalidUrl {
+        return Err(Error::Connect(ConnectError::InvalidUrl {
             reason: "its parameter `host` names several servers: write them as \
                      …://USER:PASSWORD@HOST1:PORT1,HOST2:PORT2/DATABASE"
                 .into(),
-        });
+        }));
     }
     Ok(())
 }

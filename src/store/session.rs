@@ -1,13 +1,15 @@
 //! Sessions: the verbs, with their asks and outcomes.
 //!
-//! A session is a row with an expiry. A lock of a session has no expiry of its own: it is free when its session has ended.
+//! A session is a row with an expiry. A lock of a session has no expiry of its own: it is free when its session has
+//! ended.
 //!
-//! A session *has ended* when its row is missing, or has no expiry. That is for good: a renewal needs an expiry in the future, and no
-//! verb gives an ended session an expiry again. A session that has only *expired* has not ended yet. So a holder is removed in two
-//! steps: [`session_reclaim`](SessionStore::session_reclaim) ends the session first, and then frees the lock.
+//! A session *has ended* when its row is missing, or has no expiry. That is for good: a renewal needs an expiry in the
+//! future, and no verb gives an ended session an expiry again. A session that has only *expired* has not ended yet. So
+//! a holder is removed in two steps: [`session_reclaim`](SessionStore::session_reclaim) ends the session first, and
+//! then frees the lock.
 //!
-//! No statement that grants a lock decides by the session's row. Such a statement sees the newest version of the lock's row that it
-//! locks, but reads other rows from its snapshot, which may be older than the session.
+//! No statement that grants a lock decides by the session's row. Such a statement sees the newest version of the
+//! lock's row that it locks, but reads other rows from its snapshot, which may be older than the session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,19 +24,20 @@ use crate::model::{Error, Name, SessionInfo};
 /// The verbs for sessions.
 #[async_trait]
 pub(crate) trait SessionStore {
-    /// Opens a session. It is sent once: a second sending has another id, so that a late one opens no session that has ended. (It
-    /// opens one without locks, which expires.)
+    /// Opens a session. It is sent once: a second sending has another id, so that a late one opens no session that has
+    /// ended. (It opens one without locks, which expires.)
     async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault>;
 
-    /// Extends a session that is live. An expiry never moves back. An expired session is not revived. `None`: it has expired or ended.
+    /// Extends a session that is live. An expiry never moves back. An expired session is not revived. `None`: it has
+    /// expired or ended.
     async fn session_renew(
         &mut self,
         id: Uuid,
         ttl: Duration,
     ) -> Result<Option<SessionRenewed>, Fault>;
 
-    /// The next `limit` grants that the session has, with their names, in the order of the names: after the name `after` (empty: from
-    /// the first one).
+    /// The next `limit` grants that the session has, with their names, in the order of the names: after the name
+    /// `after` (empty: from the first one).
     async fn session_grants(
         &mut self,
         id: Uuid,
@@ -42,21 +45,23 @@ pub(crate) trait SessionStore {
         limit: u32,
     ) -> Result<Vec<(Vec<u8>, Uuid)>, Fault>;
 
-    /// Ends those sessions of `left` that have expired, then frees those names of `left` whose sessions have ended. Skips locked rows:
-    /// a transaction may have the lock pinned.
+    /// Ends those sessions of `left` that have expired, then frees those names of `left` whose sessions have ended.
+    /// Skips locked rows: a transaction may have the lock pinned.
     ///
     /// Each session was read from a lock's row by an earlier statement: the session was opened before.
     async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault>;
 
-    /// Ends the session and frees all its locks, but those whose rows are locked: both in one transaction, so no one else finds a lock of an ended session in
-    /// between, and reclaims it. Removes the session's row when no lock is left. Returns how many locks were freed.
+    /// Ends the session and frees all its locks, but those whose rows are locked: both in one transaction, so no one
+    /// else finds a lock of an ended session in between, and reclaims it. Removes the session's row when no lock is
+    /// left. Returns how many locks were freed.
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault>;
 
     /// All live sessions, the oldest first.
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault>;
 
-    /// Ends the sessions that have expired, and frees their locks: at most `most` sessions, and about as
-    /// many locks. Removes the row of an ended session without locks. Returns how many locks it freed, and how many sessions it removed.
+    /// Ends the sessions that have expired, and frees their locks: at most `most` sessions, and about as many locks.
+    /// Removes the row of an ended session without locks. Returns how many locks it freed, and how many sessions it
+    /// removed.
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault>;
 }
 
@@ -120,7 +125,8 @@ impl SessionRow {
     }
 }
 
-/// A session's columns: its id, its holder, when it was opened and when it ends (in microseconds), the time left, and its locks.
+/// A session's columns: its id, its holder, when it was opened and when it ends (in microseconds), the time left, and
+/// its locks.
 pub(super) type SessionColumns = (Uuid, String, i64, i64, i64, i64);
 
 impl From<SessionColumns> for SessionRow {

@@ -13,12 +13,12 @@ use crate::model::{Outcome, RecordKey};
 /// The verbs for steps. They follow the rules of those for [records](super::record).
 #[async_trait]
 pub(crate) trait StepStore {
-    /// Begins a step, unless it was finished in this or an earlier attempt. A step that must not be repeated becomes the open step
-    /// of the record, unless a later beginning is open. (An earlier beginning is over.)
+    /// Begins a step, unless it was finished in this or an earlier attempt. A step that must not be repeated becomes
+    /// the open step of the record, unless a later beginning is open. (An earlier beginning is over.)
     async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault>;
 
-    /// Keeps the result of a step, or that it did not happen. Closes the open step if that is this beginning or an earlier one: a
-    /// late sending does not close the same step begun again.
+    /// Keeps the result of a step, or that it did not happen. Closes the open step if that is this beginning or an
+    /// earlier one: a late sending does not close the same step begun again.
     async fn step_finish(
         &mut self,
         ask: &StepAsk,
@@ -41,8 +41,8 @@ pub(crate) struct StepAsk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepKind {
     Repeatable,
-    /// It must not be repeated. The beginnings of such steps in an attempt are counted from 1. None begins while an earlier one is
-    /// open.
+    /// It must not be repeated. The beginnings of such steps in an attempt are counted from 1. None begins while an
+    /// earlier one is open.
     Once {
         number: i32,
     },

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::num::ParseIntError;
 use std::path::PathBuf;
 
-use crate::model::Error;
+use crate::model::{ConnectError, Error};
 
 /// The end of the name of a parameter that has any name in brackets.
 const ANY: &str = "NAME]";
@@ -13,13 +13,13 @@ const ANY: &str = "NAME]";
 pub(crate) type Parameter<'u> = (Cow<'u, str>, Cow<'u, str>);
 
 fn refused(reason: impl Into<String>) -> Error {
-    Error::InvalidUrl {
+    Error::Connect(ConnectError::InvalidUrl {
         reason: reason.into(),
-    }
+    })
 }
 
-/// The driver's reason for refusing a URL, with the expected form. `ssl` lists the ways of using TLS. The driver quotes values: one that
-/// is wrong may be a password that was meant for another place.
+/// The driver's reason for refusing a URL, with the expected form. `ssl` lists the ways of using TLS. The driver
+/// quotes values: one that is wrong may be a password that was meant for another place.
 pub(crate) fn unparsed(error: &sqlx::Error, form: &str, ssl: &str) -> Error {
     let said = match error {
         sqlx::Error::Configuration(error) if error.is::<ParseIntError>() => {
@@ -71,9 +71,9 @@ pub(crate) fn address(socket: Option<&PathBuf>, host: &str, port: u16) -> String
     }
 }
 
-/// The parameters of a URL, as the driver reads them. Refuses what the driver would leave out, by its name only: without it the URL
-/// means something else than its author wants, and its value may be a password. `known` are the names that have an effect, and `hint`
-/// goes on after their list.
+/// The parameters of a URL, as the driver reads them. Refuses what the driver would leave out, by its name only:
+/// without it the URL means something else than its author wants, and its value may be a password. `known` are the
+/// names that have an effect, and `hint` goes on after their list.
 pub(crate) fn parameters<'u>(
     url: &'u str,
     known: &[&str],

@@ -1,17 +1,19 @@
-//! The writers of a database that has one writer at a time. Those of this process wait for each other in memory, in order; those of
-//! other processes wait in the database.
+//! The writers of a database that has one writer at a time. Those of this process wait for each other in memory, in
+//! order; those of other processes wait in the database.
 //!
 //! # Overview
 //!
-//! There are two kinds of writers: transactions of the application that rowlock begins, which may be many, and rowlock's own
-//! connections, which are few and write for a moment. The transactions stand in a *line*. The first one waits for the *turn*, and so do
-//! the own connections that want to write. An own connection waits for one transaction at most, because the first in the line lets it
-//! go ahead once. A second own connection then waits for that transaction.
+//! There are two kinds of writers: transactions of the application that rowlock begins, which may be many, and
+//! rowlock's own connections, which are few and write for a moment. The transactions stand in a *line*. The first one
+//! waits for the *turn*, and so do the own connections that want to write. An own connection waits for one transaction
+//! at most, because the first in the line lets it go ahead once. A second own connection then waits for that
+//! transaction.
 //!
 //! # Failure
 //!
-//! A turn keeps no writer of another process out, and no transaction that the application begins by itself. It is not needed for
-//! correctness: the database has its own lock. Dropping a waiting future leaves the line; dropping a [`WriteTurn`] ends it.
+//! A turn keeps no writer of another process out, and no transaction that the application begins by itself. It is not
+//! needed for correctness: the database has its own lock. Dropping a waiting future leaves the line; dropping a
+//! [`WriteTurn`] ends it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,12 +27,13 @@ use tokio::time::timeout;
 
 use crate::model::Moment;
 
-/// How long an own connection waits for its turn while the holder of the turn does not have the file: that one may itself be waiting, for a writer
-/// of another process. Then the own connection goes without a turn, and waits in the database too.
+/// How long an own connection waits for its turn while the holder of the turn does not have the file: that one may
+/// itself be waiting, for a writer of another process. Then the own connection goes without a turn, and waits in the
+/// database too.
 const OWN_WAIT: Duration = Duration::from_millis(20);
 
-/// How long an own connection waits at most for a transaction that has the file. Without a turn it would get the file only if it asked in the
-/// moment between two transactions.
+/// How long an own connection waits at most for a transaction that has the file. Without a turn it would get the file
+/// only if it asked in the moment between two transactions.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The writers of one database in this process.
@@ -77,8 +80,8 @@ tokio::task_local! {
     static WRITERS: (Arc<Writers>, Duration);
 }
 
-/// Takes a turn for a statement or a transaction of an own connection. `None`: it was waited for in vain, or this is no verb of
-/// [`Writers::in_turns`].
+/// Takes a turn for a statement or a transaction of an own connection. `None`: it was waited for in vain, or this is
+/// no verb of [`Writers::in_turns`].
 pub(crate) async fn turn() -> Option<WriteTurn> {
     let (writers, longest) = WRITERS.try_with(Clone::clone).ok()?;
     let _waiting = Waiting::of(&writers);
@@ -125,8 +128,8 @@ impl Writers {
         writers
     }
 
-    /// Runs a verb of an own connection, which takes its turns by [`turn`]. It has so much time for all that it does, and waits for no more
-    /// than half of it.
+    /// Runs a verb of an own connection, which takes its turns by [`turn`]. It has so much time for all that it does,
+    /// and waits for no more than half of it.
     pub(crate) async fn in_turns<F: Future>(
         self: &Arc<Self>,
         bound: Duration,

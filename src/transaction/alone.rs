@@ -1,7 +1,7 @@
 //! A transaction that has its whole database for itself, because the database has one writer at a time (SQLite).
 //!
-//! The transactions of this process that rowlock begins take [turns](crate::store::writers). Code that runs in such a transaction can ask whether
-//! it would wait for that transaction.
+//! The transactions of this process that rowlock begins take [turns](crate::store::writers). Code that runs in such a
+//! transaction can ask whether it would wait for that transaction.
 
 use std::iter;
 use std::sync::Arc;
@@ -32,12 +32,14 @@ tokio::task_local! {
     static ALONE_IN: Alone;
 }
 
-/// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before it ends.
+/// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before
+/// it ends.
 pub(crate) fn is_alone_in(target: &str) -> bool {
     is_in_any(|alone_in| *alone_in.target == *target)
 }
 
-/// Whether this task is in a closure of such a transaction, or in one of a transaction in whose closure that one began.
+/// Whether this task is in a closure of such a transaction, or in one of a transaction in whose closure that one
+/// began.
 fn is_in_any(is_such: impl Fn(&Alone) -> bool) -> bool {
     let of_all = |innermost: &Alone| {
         iter::successors(Some(innermost), |inner| inner.outer.as_deref()).any(is_such)
@@ -88,8 +90,8 @@ impl Alone {
 
 /// Waits for a connection of the pool and for the turn, each for no longer than the pool allows for a connection.
 ///
-/// Only the first in the line takes a connection. If all connections of its pool are in use, it leaves the line, because transactions of other pools
-/// wait in it, too. Then it comes back with a connection.
+/// Only the first in the line takes a connection. If all connections of its pool are in use, it leaves the line,
+/// because transactions of other pools wait in it, too. Then it comes back with a connection.
 async fn in_turn<B: Supported>(
     pool: &sqlx::Pool<B>,
     writers: &Arc<Writers>,
@@ -122,7 +124,8 @@ async fn in_turn<B: Supported>(
     Ok((conn, turn))
 }
 
-/// How long the first in the line waits for a connection that its pool has or makes. Making one takes a fraction of this.
+/// How long the first in the line waits for a connection that its pool has or makes. Making one takes a fraction of
+/// this.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Whether all connections that the pool may have are in use.

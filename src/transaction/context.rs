@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::open::Uncommitted;
-use crate::model::{Error, Subject};
+use crate::model::{Error, Subject, TransactionError};
 use crate::runtime::{Core, proven};
 use crate::store::engines::{Driver, Supported};
 use crate::store::fault::Fault;
@@ -47,7 +47,8 @@ impl<'a> Context<'a> {
         Ok(told.found)
     }
 
-    /// Checks that `pool` leads to the client's database, by one statement for each pool. An answer that the client knows already proves nothing of the pool.
+    /// Checks that `pool` leads to the client's database, by one statement for each pool. An answer that the client
+    /// knows already proves nothing of the pool.
     pub(crate) async fn check_pool<B: Supported>(
         &self,
         pool: &sqlx::Pool<B>,
@@ -75,12 +76,12 @@ impl<'a> Context<'a> {
     }
 
     fn wrong(&self, detail: String) -> Error {
-        Error::WrongDatabase {
+        Error::Transaction(TransactionError::WrongDatabase {
             doing: self.doing,
             on: self.on.clone(),
             target: self.core.target.to_string(),
             detail,
-        }
+        })
     }
 
     pub(crate) fn aborted(&self, detail: &str) -> Error {

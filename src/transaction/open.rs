@@ -38,8 +38,8 @@ const BEGIN: &str = "the begin of a transaction";
 const COMMIT: &str = "the commit of a transaction";
 const ROLLBACK: &str = "the rollback of a transaction";
 
-/// The transaction of one attempt of [`Retry::run`](super::Retry::run): it dereferences to sqlx's transaction. Dropping it gives it
-/// back to rowlock, which commits it or rolls it back.
+/// The transaction of one attempt of [`Retry::run`](super::Retry::run): it dereferences to sqlx's transaction.
+/// Dropping it gives it back to rowlock, which commits it or rolls it back.
 pub struct RetryTx<T> {
     open: Option<Open<T>>,
     slot: Arc<Mutex<Option<Open<T>>>>,
@@ -55,9 +55,9 @@ pub(crate) struct Open<T> {
     alone_in: Option<Alone>,
 }
 
-/// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the caller's
-/// runtime rolls the transaction back. Without the rollback, the next user of the connection would get the error of the
-/// statement that was cut off, and sqlx's pool of MySQL over TLS would lose the connection.
+/// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the
+/// caller's runtime rolls the transaction back. Without the rollback, the next user of the connection would get the
+/// error of the statement that was cut off, and sqlx's pool of MySQL over TLS would lose the connection.
 pub(crate) struct Lent<T> {
     slot: Arc<Mutex<Option<Open<T>>>>,
     abandon: fn(Open<T>),
@@ -143,8 +143,8 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 
     pub(crate) async fn roll_back(self) {
-        // A rollback fails when the connection is broken, and the server then ends the transaction. A node of a cluster refuses it when it has rolled
-        // the transaction back by itself.
+        // A rollback fails when the connection is broken, and the server then ends the transaction. A node of a
+        // cluster refuses it when it has rolled the transaction back by itself.
         let _ = self.tx.rollback().await;
         drop(self.turn);
         for then in self.at_end {
@@ -175,8 +175,9 @@ impl From<sqlx::Error> for Uncommitted {
     }
 }
 
-/// Commits a transaction that rowlock has begun, and fails if nothing was committed: PostgreSQL answers the `COMMIT` of a transaction in which a statement has
-/// failed with success, and rolls back. (Not for a transaction in another one: this would commit the outer one.)
+/// Commits a transaction that rowlock has begun, and fails if nothing was committed: PostgreSQL answers the `COMMIT`
+/// of a transaction in which a statement has failed with success, and rolls back. (Not for a transaction in another
+/// one: this would commit the outer one.)
 async fn commit<B: Supported>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sqlx::Error> {
     if tx.tx_commit().await? {
         return Ok(());
@@ -220,8 +221,8 @@ pub type PoolTx<P> =
 impl<T> RetryTx<T> {
     /// Keeps a guard until the transaction has ended: it is dropped after the commit, or after the rollback.
     ///
-    /// A guard that stays in the closure is dropped when the closure returns, which is *before* the commit. Then the next holder may not see
-    /// what this transaction has written.
+    /// A guard that stays in the closure is dropped when the closure returns, which is *before* the commit. Then the
+    /// next holder may not see what this transaction has written.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

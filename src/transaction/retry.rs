@@ -71,8 +71,8 @@ impl Default for Retry {
 impl Retry {
     /// 10 attempts, with pauses of up to 10 ms, 20 ms, … 1 s between them.
     ///
-    /// If the caller drops the future, a task of the runtime finishes the transaction. No client waits for that task. With
-    /// a policy from [`Rowlock::retry`](crate::Rowlock::retry), the client waits for it.
+    /// If the caller drops the future, a task of the runtime finishes the transaction. No client waits for that task.
+    /// With a policy from [`Rowlock::retry`](crate::Rowlock::retry), the client waits for it.
     pub const fn new() -> Self {
         Self {
             tasks: None,
@@ -103,19 +103,21 @@ impl Retry {
     /// rolls the transaction back and reports success.
     ///
     /// `work` may run several times, and its effects outside of the transaction happen as often. `work` gets the
-    /// transaction, and need not give it back. A guard that `work` makes ends before the commit, and the next holder may not see what `work`
-    /// has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it, or hand their guards to [`RetryTx::keep`](super::RetryTx::keep). On SQLite the transaction begins with BEGIN IMMEDIATE, so that
-    /// SQLite cannot refuse a later write.
+    /// transaction, and need not give it back. A guard that `work` makes ends before the commit, and the next holder
+    /// may not see what `work` has written: acquire locks before the transaction, [pin](crate::Held::pin) them in it,
+    /// or hand their guards to [`RetryTx::keep`](super::RetryTx::keep). On SQLite the transaction begins with BEGIN
+    /// IMMEDIATE, so that SQLite cannot refuse a later write.
     ///
-    /// On SQLite, the transactions of this process wait for each other in memory, in order. `work` must not begin another transaction in the
-    /// same file by rowlock: that is [`Error::InvalidSetting`].
+    /// On SQLite, the transactions of this process wait for each other in memory, in order. `work` must not begin
+    /// another transaction in the same file by rowlock: that is [`Error::InvalidSetting`].
     ///
     /// # Errors
     ///
-    /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or
-    /// commit (PostgreSQL: 25P02, when a statement of `work` has failed and `work` went on: nothing was written); [`Error::CommitUnknown`]; [`Error::Conflict`], when earlier transactions of this process had the SQLite file for the pool's
-    /// `acquire_timeout`, in each attempt; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for an invalid
-    /// policy.
+    /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or commit
+    /// (PostgreSQL: 25P02, when a statement of `work` has failed and `work` went on: nothing was written);
+    /// [`Error::CommitUnknown`]; [`Error::Conflict`], when earlier transactions of this process had the SQLite file
+    /// for the pool's `acquire_timeout`, in each attempt; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for
+    /// an invalid policy.
     ///
     /// # Cancel safety
     ///
@@ -130,8 +132,8 @@ impl Retry {
             .await
     }
 
-    /// [`run`](Self::run) for a layer that ends the transaction of a caller's `work`: it runs `then` in the same transaction, with what `work`
-    /// returned, before the commit.
+    /// [`run`](Self::run) for a layer that ends the transaction of a caller's `work`: it runs `then` in the same
+    /// transaction, with what `work` returned, before the commit.
     ///
     /// # Errors
     ///
@@ -250,7 +252,8 @@ impl Attempts {
         }
         let missing = std::mem::take(&mut *lock(&self.run.missing));
         if !missing.is_empty() {
-            // The transaction has given its connection back. If a row cannot be made, the next attempt fails as this one did.
+            // The transaction has given its connection back. If a row cannot be made, the next attempt fails as this
+            // one did.
             runtime::make_rows(missing).await;
         }
         sleep_until(Moment::now() + self.pauses.next().unwrap_or_default()).await;

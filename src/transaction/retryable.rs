@@ -5,9 +5,9 @@ use crate::store::classify::kind_of;
 
 /// An error that says whether its transaction may succeed when it begins again.
 ///
-/// [`rowlock::Error`](Error) implements it, and so do boxed errors: `Box<dyn Error + Send + Sync>` and `anyhow::Error`.
-/// A boxed error searches its sources for an error of rowlock or sqlx. (An enum variant with `#[error(transparent)]`
-/// hides rowlock's error.) An error enum of the application decides for each variant:
+/// [`rowlock::Error`](Error) implements it, and so do boxed errors: `Box<dyn Error + Send + Sync>` and
+/// `anyhow::Error`. A boxed error searches its sources for an error of rowlock or sqlx. (An enum variant with
+/// `#[error(transparent)]` hides rowlock's error.) An error enum of the application decides for each variant:
 ///
 /// ```
 /// use rowlock::Retryable;

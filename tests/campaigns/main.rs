@@ -1,11 +1,13 @@
 //! Campaigns: many processes at work for a time, some of which are killed and paused, and a judge of what they did.
 //!
-//! As many run at once as there are processors. Alone (`--test-threads=1`) they tell how soon a name is free again. Single faults are in `tests/fault/`.
+//! As many run at once as there are processors. Alone (`--test-threads=1`) they tell how soon a name is free again.
+//! Single faults are in `tests/fault/`.
 //!
 //! - [`role`]: this binary, started again as one of the processes.
 //! - [`campaign`]: 8 processes on 3 names, one of them killed or paused every 100 ms. [`worker`] is one process.
 //! - [`history`]: what the processes did, and the checker that judges it.
-//! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of linearizability.
+//! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of
+//!   linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`philosophers`]: processes that wait for each other in a circle.

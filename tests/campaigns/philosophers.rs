@@ -1,5 +1,5 @@
-//! Dining philosophers (E. W. Dijkstra, EWD 310) over 5 processes. With single locks and named owners, each deadlock is reported to one of them within
-//! two seconds, and dinner goes on. With multi-locks there is none.
+//! Dining philosophers (E. W. Dijkstra, EWD 310) over 5 processes. With single locks and named owners, each deadlock
+//! is reported to one of them within two seconds, and dinner goes on. With multi-locks there is none.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! A process of the campaign: takes leases and locks in its session, writes under them, and tells everything on its output.
+//! A process of the campaign: takes leases and locks in its session, writes under them, and tells everything on its
+//! output.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ pub(crate) async fn work(role: &Role) {
         } else {
             lock.in_session()
         };
-        // Few wait in the queue: the turn of a killed waiter costs the others a window, and fewer holders would be killed.
+        // Few wait in the queue: the turn of a killed waiter costs the others a window, and fewer holders would be
+        // killed.
         let lock = if rand::rng().random_bool(0.8) {
             lock.barging()
         } else {

@@ -1,4 +1,5 @@
-//! What a commit of PostgreSQL's can answer: while the standby that it waits for is away, and when the server checks at the end.
+//! What a commit of PostgreSQL's can answer: while the standby that it waits for is away, and when the server checks
+//! at the end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,8 +7,8 @@ use rowlock::{Begun, Engine, Error, Outcome, Retry, Rowlock};
 use rowlock_test::{App, Db, Own, eventually, outcome, request};
 use sqlx::{AssertSqlSafe, PgPool};
 
-/// Calls `run_in_tx` whose commit waits for a standby, and has the server call `end` with the process that waits. Returns the answer, and that
-/// of a second call with the same key.
+/// Calls `run_in_tx` whose commit waits for a standby, and has the server call `end` with the process that waits.
+/// Returns the answer, and that of a second call with the same key.
 async fn ended_by(end: &str) -> [Result<Begun<Outcome>, Error>; 2] {
     let server = Own::start("postgres", &[]);
     let admin = PgPool::connect(&server.url).await.unwrap();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock};
+use rowlock::{
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordError, Rowlock,
+};
 use rowlock_test::{Own, take};
 use sqlx::mysql::MySqlPool;
 use sqlx::{Connection, MySqlConnection, Row};
@@ -46,12 +48,17 @@ async fn an_outcome_that_no_statement_can_carry_is_refused_before_it_is_sent() {
         let rowlock = Rowlock::connect(&server.url).await.unwrap();
         let records = rowlock.idempotency().max_outcome(4 << 20);
         let guard = begin(&records, "large").await;
-        let Err(Error::OutcomeTooLarge { limit, .. }) = guard.ensure_fits(PACKET) else {
+        let Err(Error::Record(RecordError::OutcomeTooLarge { limit, .. })) =
+            guard.ensure_fits(PACKET)
+        else {
             panic!("{kind}: a statement of a packet fits into a packet");
         };
         assert!(limit > PACKET * 4 / 10, "{kind}: {limit} of {PACKET}");
         let refused = guard.complete(&outcome(limit + 1)).await;
-        let is_refused = matches!(refused, Err(Error::OutcomeTooLarge { .. }));
+        let is_refused = matches!(
+            refused,
+            Err(Error::Record(RecordError::OutcomeTooLarge { .. }))
+        );
         assert!(is_refused, "{kind}: {refused:?}");
         // What the bound allows fits, also when many come at once, and in a transaction.
         guard.complete(&outcome(limit)).await.unwrap();
@@ -114,8 +121,7 @@ async fn one_outcome_that_is_too_large_holds_up_nothing_else() {
         let made = connections(&server).await - before;
         println!("{kind}: {made} connections");
         let refused = too_large.await.unwrap();
-        let is_refused =
-            matches!(refused, Err(Error::OutcomeTooLarge { limit, .. }) if limit < PACKET / 2);
+        let is_refused = matches!(refused, Err(Error::Record(RecordError::OutcomeTooLarge { limit, .. })) if limit < PACKET / 2);
         assert!(is_refused, "{kind}: {refused:?}");
         assert!(made < 20, "{kind}: {made} connections were made again");
     }

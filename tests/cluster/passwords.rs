@@ -1,5 +1,5 @@
-//! Passwords that change while clients work, and every time all their connections end: a client of a pool follows the pool, and a client of a URL
-//! asks for the new password.
+//! Passwords that change while clients work, and every time all their connections end: a client of a pool follows the
+//! pool, and a client of a URL asks for the new password.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -228,7 +228,8 @@ async fn a_client_does_not_follow_its_pool_to_another_database() {
     }
 }
 
-/// The closure fails, panics, never answers: the operations that wait for it run out of time, and the next connection asks again.
+/// The closure fails, panics, never answers: the operations that wait for it run out of time, and the next connection
+/// asks again.
 #[tokio::test]
 async fn a_password_that_is_not_there_is_asked_for_again() {
     let db = Db::new(Engine::MySql).await;

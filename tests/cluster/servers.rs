@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Engine, Error, Rowlock};
+use rowlock::{ConnectError, Engine, Error, Rowlock};
 use rowlock_test::{Db, Own, eventually, join, release, take, turns};
 use sqlx::{Connection, PgConnection, Row};
 
@@ -99,7 +99,10 @@ async fn a_search_path_without_a_schema_says_so() {
     let db = Db::new(Engine::Postgres).await;
     let url = format!("{}?options=-csearch_path%3Dnosuch", db.url);
     let error = Rowlock::connect(&url).await.unwrap_err();
-    assert!(matches!(error, Error::NoSchema { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Connect(ConnectError::NoSchema { .. })),
+        "{error}"
+    );
     assert!(error.to_string().contains("(nosuch)"), "{error}");
     db.remove().await;
 }

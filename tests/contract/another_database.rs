@@ -1,8 +1,9 @@
-//! What a client knows of a key is no answer for a pool that leads to another database: one database for each tenant, and one client by mistake.
+//! What a client knows of a key is no answer for a pool that leads to another database: one database for each tenant,
+//! and one client by mistake.
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, Submitted};
+use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, Submitted, TransactionError};
 use rowlock_recipes::inbox::{Delivery, Inbox};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 
@@ -13,7 +14,13 @@ async fn run(idempotency: &Idempotency, app: &App, request: &str) -> Result<Begu
 
 fn is_refused<T: std::fmt::Debug>(answer: Result<T, Error>) {
     let error = answer.expect_err("it was done in another database");
-    assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Transaction(TransactionError::WrongDatabase { .. })
+        ),
+        "{error}"
+    );
 }
 
 on_every_engine! {
@@ -55,7 +62,7 @@ on_every_engine! {
                 Inbox::new(idempotency.clone(), pool, "billing").receive("m", "payload", |_| async { Ok(()) }).await
             });
             match delivery {
-                Delivery::Failed(error) => assert!(matches!(error, Error::WrongDatabase { .. }) && !is_ours, "{error}"),
+                Delivery::Failed(error) => assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })) && !is_ours, "{error}"),
                 delivery => assert!(is_ours, "{delivery:?}"),
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, RecordState, Rowlock};
+use rowlock::{Begun, Error, Fingerprint, RecordError, RecordState, Rowlock};
 use rowlock_test::{Db, begin, begin_new, lapse, on_every_engine, outcome, request, take_over};
 
 /// A lease, short enough to wait for its end.
@@ -223,10 +223,10 @@ on_every_engine! {
         idempotency.reset("scope", "k").await.unwrap();
         let guard = begin_new(&idempotency, "k").await;
         let refused = idempotency.reset("scope", "k").await;
-        assert!(matches!(refused, Err(Error::NotDecided { .. })), "an attempt is running");
+        assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "an attempt is running");
         guard.complete(&outcome("done")).await.unwrap();
-        assert!(matches!(idempotency.reset("scope", "k").await, Err(Error::NotDecided { .. })));
-        assert!(matches!(idempotency.reset("scope", "none").await, Err(Error::NoSuchRecord { .. })));
+        assert!(matches!(idempotency.reset("scope", "k").await, Err(Error::Record(RecordError::NotDecided { .. }))));
+        assert!(matches!(idempotency.reset("scope", "none").await, Err(Error::Record(RecordError::Missing { .. }))));
     }
 
     async fn a_database_that_is_gone_is_an_error(db: &Db) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::attributes::Refused;
-use rowlock::{Error, Outcome, RecordState, Rowlock, StepFailed, idempotent};
+use rowlock::{Error, Outcome, RecordError, RecordState, Rowlock, StepFailed, idempotent};
 use rowlock_test::{Db, Tx, eventually, lapse, on_every_engine, on_tx};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
@@ -210,7 +210,7 @@ on_every_engine! {
     async fn a_result_does_not_hide_an_open_step(db: &Db) {
         let rowlock = db.rowlock().await;
         let hidden = hide_a_step(&rowlock).await;
-        assert!(matches!(hidden, Err(Failed::Rowlock(Error::StepUnknown { .. }))), "{hidden:?}");
+        assert!(matches!(hidden, Err(Failed::Rowlock(Error::Record(RecordError::StepUnknown { .. })))), "{hidden:?}");
         assert_eq!(state(&rowlock).await, RecordState::Unknown);
     }
 

@@ -1,4 +1,5 @@
-//! `#[idempotent]` on functions of one name in one module: those of two types are two functions, and so are those inside of two functions.
+//! `#[idempotent]` on functions of one name in one module: those of two types are two functions, and so are those
+//! inside of two functions.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,5 @@
-//! The functions that can have an attribute: methods, type parameters, lifetimes, references, traits, both attributes at once.
+//! The functions that can have an attribute: methods, type parameters, lifetimes, references, traits, both attributes
+//! at once.
 
 use std::fmt::{Debug, Display};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Fingerprint, Outcome, Rowlock};
+use rowlock::{ConnectError, Error, Fingerprint, Outcome, RecordError, Rowlock};
 use rowlock_test::{Db, on_app, on_every_engine, take};
 
 on_every_engine! {
@@ -56,7 +56,7 @@ on_every_engine! {
             // To look, and to decide, is an administrator's right.
             assert!(idempotency.inspect(scope, "k").await.unwrap().is_none());
             let error = idempotency.reset(scope, "k").await.unwrap_err();
-            assert!(matches!(error, Error::NoSuchRecord { .. }), "{error}");
+            assert!(matches!(error, Error::Record(RecordError::Missing { .. })), "{error}");
         }
         for scope in ["http", "https:", "my http:"] {
             drop(idempotency.begin(scope, "k", &request).await.unwrap());
@@ -79,7 +79,7 @@ on_every_engine! {
         ] {
             let url = format!("{}{sign}{parameter}", db.url);
             let error = Rowlock::connect(&url).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidUrl { .. }), "{parameter}: {error}");
+            assert!(matches!(error, Error::Connect(ConnectError::InvalidUrl { .. })), "{parameter}: {error}");
             let said = format!("{error} {error:?}");
             assert!(said.contains(&format!("`{name}`")) && !said.contains("s3cret"), "{parameter}: {said}");
         }
@@ -147,7 +147,7 @@ on_every_engine! {
             assert!(matches!(error, Error::Unreachable { .. }), "{message}");
             assert!(message.contains("me@127.0.0.1:1/shop"), "{message}");
         } else {
-            assert!(matches!(error, Error::Unwritable { .. }), "{message}");
+            assert!(matches!(error, Error::Connect(ConnectError::Unwritable { .. })), "{message}");
             assert!(message.contains("/no/such/folder/locks.db"), "{message}");
         }
         assert!(!format!("{message}{error:?}").contains("s3cret"), "{error:?}");

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, StepFailed};
+use rowlock::{
+    Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, StepFailed,
+    TransactionError,
+};
 use rowlock_test::{Db, eventually, lapse, on_app, on_every_engine};
 
 fn request() -> Fingerprint {
@@ -104,7 +107,7 @@ on_every_engine! {
         let Begun::New(unknown) = idempotency.begin("scope", "unknown", &request()).await.unwrap() else {
             panic!("new")
         };
-        let failed = unknown.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
+        let failed = unknown.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::Transaction(TransactionError::NotOneRow { rows: 0 }))) });
         failed.await.unwrap_err();
         unknown.release().await.unwrap();
         let Begun::New(freed) = idempotency.begin("scope", "freed", &request()).await.unwrap() else {
@@ -137,7 +140,7 @@ on_every_engine! {
         abandoned.step("step", async { Ok::<_, Error>(1) }).await.unwrap();
         let taken_over = begin("taken over").await;
         let open = begin("open").await;
-        let failed = open.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) });
+        let failed = open.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::Transaction(TransactionError::NotOneRow { rows: 0 }))) });
         failed.await.unwrap_err();
         for guard in [abandoned, taken_over, open] {
             std::mem::forget(guard);

@@ -1,4 +1,5 @@
-//! Tasks of one client hand a lease on in memory: one at a time, in their order, under rising fences, for a short time, and never after a pin.
+//! Tasks of one client hand a lease on in memory: one at a time, in their order, under rising fences, for a short
+//! time, and never after a pin.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Outcome};
+use rowlock::{Begun, Error, Outcome, TransactionError};
 use rowlock_test::{
     Db, begin, begin_new, lapse, on_app, on_every_engine, on_tx, outcome, request, take_over,
 };
@@ -100,7 +100,7 @@ on_every_engine! {
             let mut tx = db.begin().await;
             let _ = tx.execute(end).await;
             let error = on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("a")).await);
-            assert!(matches!(error, Err(Error::TransactionOver { .. })), "{error:?}");
+            assert!(matches!(error, Err(Error::Transaction(TransactionError::Over { .. }))), "{error:?}");
             drop(tx);
             assert!(matches!(begin(&idempotency, end).await, Begun::InFlight(_)));
         }
@@ -113,14 +113,14 @@ on_every_engine! {
         let guard = begin_new(&idempotency, "k").await;
         let mut tx = other.begin().await;
         let error = on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("a")).await).unwrap_err();
-        assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })), "{error}");
         tx.release().await;
         begin_new(&idempotency, "freed").await.release().await.unwrap();
         for key in ["k2", "freed"] {
             let ran = on_app!(&other.app, pool => {
                 idempotency.run_in_tx(pool, "scope", key, &request(), |tx| async move { drop(tx); Outcome::json(&1) }).await
             });
-            assert!(matches!(ran, Err(Error::WrongDatabase { .. })), "{key}: {ran:?}");
+            assert!(matches!(ran, Err(Error::Transaction(TransactionError::WrongDatabase { .. }))), "{key}: {ran:?}");
         }
         other.remove().await;
     }

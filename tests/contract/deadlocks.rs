@@ -1,4 +1,5 @@
-//! Promise 6, for owners with names: a circle of waits is found in whatever processes it is, and its youngest waiter gets an error.
+//! Promise 6, for owners with names: a circle of waits is found in whatever processes it is, and its youngest waiter
+//! gets an error.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! A transaction that the application has ended with SQL of its own, which sqlx does not see: each statement after it would
-//! commit by itself. It is found out.
+//! A transaction that the application has ended with SQL of its own, which sqlx does not see: each statement after it
+//! would commit by itself. It is found out.
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Outcome};
+use rowlock::{Begun, Error, Fingerprint, Outcome, TransactionError};
 use rowlock_test::{App, Db, on_app, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -14,7 +14,10 @@ fn request() -> Fingerprint {
 }
 
 fn is_over(error: &Error) {
-    assert!(matches!(error, Error::TransactionOver { .. }), "{error:?}");
+    assert!(
+        matches!(error, Error::Transaction(TransactionError::Over { .. })),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("roll it back"), "{error}");
 }
 

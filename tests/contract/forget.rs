@@ -1,4 +1,5 @@
-//! A name that nobody uses is forgotten: it may be of another kind afterwards, and its fences go on rising. A name in use is not.
+//! A name that nobody uses is forgotten: it may be of another kind afterwards, and its fences go on rising. A name in
+//! use is not.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

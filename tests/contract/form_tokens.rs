@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use rowlock::{Error, Fingerprint, FormTokens, Outcome, Submitted};
+use rowlock::{Error, Fingerprint, FormTokens, Outcome, Submitted, TransactionError};
 use rowlock_test::{App, Db, on_app, on_every_engine, on_tx};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -158,10 +158,10 @@ on_every_engine! {
         let failed: Result<Submitted, Error> = on_app!(&db.app, pool => {
             tokens.submit(pool, "me", token.as_str(), &form(), |mut tx| async move {
                 sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
-                Err(Error::NotOneRow { rows: 2 })
+                Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }))
             }).await
         });
-        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        assert!(matches!(failed, Err(Error::Transaction(TransactionError::NotOneRow { .. }))), "{failed:?}");
         assert_eq!(orders(db).await, 0);
 
         let mut tx = db.begin().await;
@@ -184,11 +184,11 @@ on_every_engine! {
                 assert!(begun.is_pending(), "{begun:?}");
                 async move {
                     drop(tx);
-                    Err(Error::NotOneRow { rows: 2 })
+                    Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }))
                 }
             }).await
         });
-        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        assert!(matches!(failed, Err(Error::Transaction(TransactionError::NotOneRow { .. }))), "{failed:?}");
         let submitted = second.into_inner().unwrap().await.unwrap();
         assert!(matches!(submitted, Submitted::New(_)), "{submitted:?}");
         assert_eq!(orders(db).await, 1);

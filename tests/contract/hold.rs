@@ -1,4 +1,5 @@
-//! Promises 1 and 2: a holder may raise its fence, and every later one is greater. A holder may leave a name so that it stays taken for a time.
+//! Promises 1 and 2: a holder may raise its fence, and every later one is greater. A holder may leave a name so that
+//! it stays taken for a time.
 
 use std::time::Duration;
 

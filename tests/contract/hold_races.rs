@@ -24,7 +24,8 @@ async fn fence_in_row(rowlock: &Rowlock, name: &str) -> i64 {
     rowlock.inspect(name).await.unwrap().unwrap().fence
 }
 
-/// The lease of `name`, and of what it belongs to, has expired by the database's clock. This process does not know it yet.
+/// The lease of `name`, and of what it belongs to, has expired by the database's clock. This process does not know it
+/// yet.
 async fn expire(db: &Db, name: &str) {
     let (past, name) = (db.past(), db.bytes(name));
     db.execute(&format!(

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, RecordState};
+use rowlock::{Begun, Error, Fingerprint, Outcome, RecordError, RecordState};
 use rowlock_test::{Db, begin, begin_new, is_left_of, on_every_engine, on_tx, outcome, request};
 use tokio::task::JoinSet;
 
@@ -118,9 +118,9 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency().max_outcome(10);
         let guard = begin_new(&idempotency, "k").await;
         guard.ensure_fits(10).unwrap();
-        assert!(matches!(guard.ensure_fits(11), Err(Error::OutcomeTooLarge { bytes: 11, limit: 10, .. })));
+        assert!(matches!(guard.ensure_fits(11), Err(Error::Record(RecordError::OutcomeTooLarge { bytes: 11, limit: 10, .. }))));
         let error = guard.complete(&outcome("more than ten bytes")).await.unwrap_err();
-        assert!(matches!(error, Error::OutcomeTooLarge { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::OutcomeTooLarge { .. })), "{error}");
         guard.complete(&outcome("0123456789")).await.unwrap();
     }
 
@@ -262,7 +262,7 @@ on_every_engine! {
         .await;
         let error = idempotency.begin("scope", "k", &request()).await.unwrap_err();
         assert!(error.to_string().contains("\"k\" of \"scope\""), "{error}");
-        assert!(matches!(error, Error::CorruptRecord { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::Corrupt { .. })), "{error}");
         assert!(matches!(begin(&idempotency, "fine").await, Begun::Replay(_)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Held, Rowlock};
+use rowlock::{Error, Held, Rowlock, TransactionError};
 use rowlock_test::{App, Db, ENGINES, Tx, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ on_every_engine! {
 
         let mut tx = other.begin().await; // there are no tables at all
         let error = tx.pin(&held).await.unwrap_err();
-        assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })), "{error}");
         assert!(error.to_string().contains("no rowlock tables"), "{error}");
         tx.release().await;
 
@@ -33,13 +33,13 @@ on_every_engine! {
         let same_name = take(&theirs, "a", TTL).await;
         let mut tx = other.begin().await;
         for error in verdicts(&mut tx, &rowlock, &held).await {
-            assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+            assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })), "{error}");
         }
         tx.release().await;
         let version = theirs.version("free").await.unwrap();
         let mut tx = db.begin().await;
         let error = tx.advance(&rowlock, &version).await.unwrap_err();
-        assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })), "{error}");
         tx.release().await;
 
         assert!(held.is_held() && same_name.is_held());
@@ -55,7 +55,7 @@ on_every_engine! {
         let held = take(&rowlock, "a", TTL).await;
         let mut tx = other.begin().await;
         for error in verdicts(&mut tx, &rowlock, &held).await {
-            assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+            assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })), "{error}");
             assert!(error.to_string().contains(stranger.name()), "{error}");
         }
         tx.release().await;
@@ -68,12 +68,13 @@ on_every_engine! {
         let held = take(&rowlock, "a", TTL).await;
         db.execute("CREATE TABLE app (n BIGINT)").await;
         for end in db.kind.ends {
-            // A pool of its own: sqlx takes the connection for one with an open transaction, also when it is back in its pool.
+            // A pool of its own: sqlx takes the connection for one with an open transaction, also when it is back in
+            // its pool.
             let app = App::connect(&db.url, 1).await;
             let mut tx = app.begin().await;
             let _ = tx.execute(end).await;
             for error in verdicts(&mut tx, &rowlock, &held).await {
-                assert!(matches!(error, Error::TransactionOver { .. }), "{error}");
+                assert!(matches!(error, Error::Transaction(TransactionError::Over { .. })), "{error}");
                 assert!(error.to_string().contains("roll it back"), "{error}");
             }
             drop(tx);
@@ -91,7 +92,7 @@ on_every_engine! {
         let app = App::connect(&db.url, 1).await;
         let mut tx = app.begin_read_only().await;
         let error = tx.try_lock(&rowlock, "free").await.unwrap_err();
-        assert!(matches!(error, Error::ReadOnlyTransaction { .. }), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::ReadOnly { .. })), "{error}");
         tx.release().await;
     }
 
@@ -105,7 +106,7 @@ on_every_engine! {
         let error = tx.lock_all(&rowlock, &[]).await.unwrap_err();
         assert!(matches!(error, Error::InvalidSetting { setting: "names", .. }), "{error}");
         let error = tx.lock_all(&rowlock, &["a", "b", "a"]).await.unwrap_err();
-        assert!(matches!(&error, Error::DuplicateName { name } if name.as_str() == "a"), "{error}");
+        assert!(matches!(&error, Error::Transaction(TransactionError::DuplicateName { name }) if name.as_str() == "a"), "{error}");
         assert_eq!(error.to_string(), r#""a" is given twice in one call: give each name once"#);
         let error = tx.acquire(&rowlock, "a", Duration::MAX).await.unwrap_err();
         assert!(matches!(error, Error::InvalidDuration { .. }), "{error}");
@@ -123,9 +124,9 @@ on_every_engine! {
             fence = first;
             tx.lock(&rowlock, "b").await;
             let error = tx.try_lock(&rowlock, "a").await.unwrap_err();
-            assert!(matches!(error, Error::AlreadyLocked { .. }), "{error}");
+            assert!(matches!(error, Error::Transaction(TransactionError::AlreadyLocked { .. })), "{error}");
             let error = tx.acquire(&rowlock, "b", Duration::ZERO).await.unwrap_err();
-            assert!(matches!(error, Error::AlreadyLocked { .. }), "{error}");
+            assert!(matches!(error, Error::Transaction(TransactionError::AlreadyLocked { .. })), "{error}");
             tx.commit().await.unwrap();
         }
         assert!(rowlock.version("a").await.unwrap().fence() >= fence);
@@ -141,7 +142,7 @@ on_every_engine! {
         let second = tx.lock(&rowlock, "a").await;
         assert!(second.fence() > first.fence());
         let error = tx.try_lock(&rowlock, "before").await.unwrap_err();
-        assert!(matches!(error, Error::AlreadyLocked { .. }), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::AlreadyLocked { .. })), "{error}");
         tx.commit().await.unwrap();
     }
 
@@ -161,7 +162,7 @@ on_every_engine! {
         db.execute("DELETE FROM rowlock_database").await;
         let mut tx = db.begin().await;
         let error = tx.try_lock(&rowlock, "a").await.unwrap_err();
-        assert!(matches!(error, Error::WrongDatabase { .. }), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::WrongDatabase { .. })), "{error}");
         tx.release().await;
         let error = Rowlock::connect(&db.url).await.unwrap_err();
         assert!(error.to_string().contains("rowlock_database"), "{error}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rowlock::{Error, Rowlock};
+use rowlock::{Error, Rowlock, TransactionError};
 use rowlock_recipes::inbox::{Delivery, Inbox, Reply};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 use tokio::sync::{Notify, oneshot};
@@ -35,7 +35,7 @@ async fn receive(
         inbox.receive(id, payload, |mut tx| async move {
             let insert = format!("INSERT INTO credit VALUES ('{id}')");
             sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;
-            if payload == "bad" { Err(Error::NotOneRow { rows: 2 }) } else { Ok(()) }
+            if payload == "bad" { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) } else { Ok(()) }
         }).await
     })
 }
@@ -81,9 +81,9 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for _ in 0..2 {
             let failed = receive_now(&rowlock, db, "a", "bad").await;
-            assert!(matches!(failed, Delivery::Failed(Error::NotOneRow { .. })), "{failed:?}");
+            assert!(matches!(failed, Delivery::Failed(Error::Transaction(TransactionError::NotOneRow { .. }))), "{failed:?}");
             assert_eq!(failed.reply(), Reply::Nack);
-            let is_final = |error: &Error| matches!(error, Error::NotOneRow { .. });
+            let is_final = |error: &Error| matches!(error, Error::Transaction(TransactionError::NotOneRow { .. }));
             assert_eq!(failed.reply_unless(is_final), Reply::DeadLetter);
         }
         assert_eq!(credits(db, "a").await, 0);
@@ -153,7 +153,7 @@ on_every_engine! {
             inbox.receive_all(&batch, |mut tx, (id, payload)| async move {
                 let insert = format!("INSERT INTO credit VALUES ('{id}')");
                 sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;
-                if *payload == "bad" { Err(Error::NotOneRow { rows: 2 }) } else { Ok(()) }
+                if *payload == "bad" { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) } else { Ok(()) }
             }).await
         });
         assert_eq!(deliveries.len(), batch.len());

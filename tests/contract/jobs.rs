@@ -1,10 +1,11 @@
-//! A job that several machines start in one round runs once, and its name stays taken for `at_least_for`. The last run is recorded.
+//! A job that several machines start in one round runs once, and its name stays taken for `at_least_for`. The last run
+//! is recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Error, Loss, RunState};
+use rowlock::{Error, Loss, RecordError, RunState};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::Ran;
 use rowlock_test::{Db, eventually, on_every_engine, release, take};
@@ -84,10 +85,10 @@ on_every_engine! {
             let run = other.last_run("j").await.unwrap().unwrap();
             assert_eq!((run.state, run.fence), (RunState::Running, held.fence()));
             let long = format!("no paper\0{}", "ä".repeat(1_000));
-            Err::<(), _>(Error::Json { detail: long })
+            Err::<(), _>(Error::Record(RecordError::Json { detail: long }))
         });
         let error = failed.await.unwrap_err();
-        assert!(matches!(error, Error::Json { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::Json { .. })), "{error}");
         let run = other.last_run("j").await.unwrap().unwrap();
         assert_eq!((run.state, run.holder.as_str()), (RunState::Failed, "here"));
         assert!(run.message.contains("no paper") && run.message.len() >= 990, "{}", run.message);

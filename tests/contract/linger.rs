@@ -214,7 +214,8 @@ on_every_engine! {
             async { lock.try_acquire().await.unwrap().held().is_none() }
         })
         .await;
-        // The forced release told the client. Otherwise it goes on until its fences are used up, or a renewal finds out.
+        // The forced release told the client. Otherwise it goes on until its fences are used up, or a renewal finds
+        // out.
         assert!(*tries < 1_000, "{tries}");
         assert!(other.is_held());
         release(&other).await;

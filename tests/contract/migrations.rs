@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rowlock::{Error, Rowlock, TryAcquire};
+use rowlock::{Error, Rowlock, SchemaError, TryAcquire};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
@@ -44,7 +44,7 @@ on_every_engine! {
         }
         db.execute("DELETE FROM rowlock_schema_history WHERE version > 3").await;
         let error = Rowlock::builder().migrate(false).connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaOlder { found: 3, .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Older { found: 3, .. })), "{error}");
         let second = db.rowlock().await;
         assert_eq!(count(&second), MIGRATIONS - 3);
         assert!(take(&second, "a", Duration::from_secs(30)).await.fence() > fence);
@@ -75,7 +75,7 @@ on_every_engine! {
     async fn starting_without_migrating_checks_the_version(db: &Db) {
         let unmigrated = Rowlock::builder().migrate(false);
         let error = unmigrated.clone().connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaMissing { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Missing { .. })), "{error}");
         assert!(error.to_string().contains("rowlock migrate"), "{error}");
         let first = db.rowlock().await;
         assert_eq!(count(&first), MIGRATIONS);
@@ -92,13 +92,13 @@ on_every_engine! {
         ))
         .await;
         let error = Rowlock::connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaNewer { found: 999, .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Newer { found: 999, .. })), "{error}");
         assert!(error.to_string().contains("update rowlock"), "{error}");
 
         db.execute(&format!("DELETE FROM {history} WHERE version = 999")).await;
         db.execute(&format!("UPDATE {history} SET checksum = '1'")).await;
         let error = Rowlock::connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaChanged { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Changed { .. })), "{error}");
         assert!(error.to_string().contains("V1__database"), "{error}");
     }
 
@@ -106,23 +106,23 @@ on_every_engine! {
         db.execute("CREATE TABLE rowlock_lock (x INTEGER)").await;
         for migrate in [true, false] {
             let error = Rowlock::builder().migrate(migrate).connect(&db.url).await.unwrap_err();
-            assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+            assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. })), "{error}");
         }
         db.execute("DROP TABLE rowlock_lock").await;
         drop(db.rowlock().await);
         db.execute("ALTER TABLE rowlock_form_token RENAME COLUMN issued_at TO x").await;
         let error = Rowlock::connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. })), "{error}");
         assert!(error.to_string().contains("issued_at"), "{error}");
         db.execute("ALTER TABLE rowlock_form_token RENAME COLUMN x TO issued_at").await;
         drop(db.rowlock().await);
         db.execute("DROP TABLE rowlock_lock").await;
         let error = Rowlock::connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. })), "{error}");
         db.execute("DROP TABLE rowlock_schema_history").await;
         db.execute("CREATE TABLE rowlock_schema_history (x INTEGER)").await;
         let error = Rowlock::connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaDamaged { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. })), "{error}");
     }
 
     async fn a_dba_applies_the_printed_sql(db: &Db) {
@@ -139,7 +139,7 @@ on_every_engine! {
         db.execute("CREATE TABLE rowlock_waiter (x INTEGER)").await;
         let new = Rowlock::builder().quarantine(Duration::from_mins(10));
         let error = new.clone().connect(&db.url).await.unwrap_err();
-        assert!(matches!(error, Error::SchemaDamaged { .. } | Error::MigrationFailed { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. } | SchemaError::Failed { .. })), "{error}");
         let quarantined = "SELECT COUNT(*) FROM rowlock_database WHERE quarantine_until IS NOT NULL";
         assert_eq!(db.number(quarantined).await, 1);
         db.execute("DROP TABLE rowlock_waiter").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Loss, MultiHeld, ReleaseOutcome, Rowlock};
+use rowlock::{Error, Loss, MultiHeld, ReleaseOutcome, Rowlock, TransactionError};
 use rowlock_test::{Db, eventually, join, on_every_engine, queue_is, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -164,7 +164,7 @@ on_every_engine! {
     async fn wrong_names_are_refused(db: &Db) {
         let rowlock = db.rowlock().await;
         let error = rowlock.multi_lock(["a", "b", "a"]).acquire().await.unwrap_err();
-        assert!(matches!(&error, Error::DuplicateName { name } if name.as_str() == "a"), "{error}");
+        assert!(matches!(&error, Error::Transaction(TransactionError::DuplicateName { name }) if name.as_str() == "a"), "{error}");
         let error = rowlock.multi_lock(Vec::<&str>::new()).try_acquire().await.unwrap_err();
         assert!(error.to_string().contains("one name at least"), "{error}");
         let error = rowlock.multi_lock(["a", ""]).acquire().await.unwrap_err();

@@ -34,7 +34,8 @@ on_every_engine! {
         // The lease was granted after the row was free, for a whole TTL. Five sixths are trusted, less 10 ms; clocks
         // of servers tell milliseconds.
         let rounding = Duration::from_millis(12);
-        // The holder counts from before its request, which waits for the row for some milliseconds, or until a busy machine goes on.
+        // The holder counts from before its request, which waits for the row for some milliseconds, or until a busy
+        // machine goes on.
         let waits = ttl / 3;
         let (here, there) = (here.0 + (here.1 - released), there.0 + (there.1 - released));
         assert!(here + rounding + waits >= ttl * 5 / 6, "{here:?} of {ttl:?} here");

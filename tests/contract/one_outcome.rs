@@ -1,8 +1,8 @@
 //! An attempt ends with one outcome, and not while it is unknown whether one of its steps has happened.
 
 use rowlock::{
-    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordState, Resolution,
-    StepFailed,
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordError, RecordState,
+    Resolution, StepFailed, TransactionError,
 };
 use rowlock_test::{Db, Tx, begin, begin_new, on_every_engine, on_tx};
 
@@ -24,7 +24,11 @@ async fn complete_in(guard: &IdempotencyGuard, tx: &mut Tx, with: &Outcome) -> R
 /// A guard whose step may have happened.
 async fn with_open_step(idempotency: &Idempotency) -> IdempotencyGuard {
     let guard = begin_new(idempotency, "k").await;
-    let fail = async { Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) };
+    let fail = async {
+        Err::<u32, _>(StepFailed::Unknown(Error::Transaction(
+            TransactionError::NotOneRow { rows: 0 },
+        )))
+    };
     guard.step_once("charge", fail).await.unwrap_err();
     guard
 }
@@ -68,11 +72,11 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency();
         let guard = with_open_step(&idempotency).await;
         let error = guard.complete(&outcome("declined")).await.unwrap_err();
-        assert!(matches!(&error, Error::StepUnknown { step, .. } if step == "charge"), "{error}");
+        assert!(matches!(&error, Error::Record(RecordError::StepUnknown { step, .. }) if step == "charge"), "{error}");
         assert!(error.to_string().contains("step_happened"), "{error}");
         let mut tx = db.begin().await;
         let error = complete_in(&guard, &mut tx, &outcome("declined")).await.unwrap_err();
-        assert!(matches!(error, Error::StepUnknown { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::StepUnknown { .. })), "{error}");
         tx.release().await;
         guard.release().await.unwrap();
         let begun = begin(&idempotency, "k").await;
@@ -94,7 +98,7 @@ on_every_engine! {
             begun = has_begun => begun.unwrap(),
         }
         let error = guard.complete(&outcome("declined")).await.unwrap_err();
-        assert!(matches!(error, Error::StepUnknown { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::StepUnknown { .. })), "{error}");
     }
 
     async fn an_attempt_that_finds_out_that_a_step_happened_completes(db: &Db) {
@@ -125,14 +129,14 @@ on_every_engine! {
         failed.unwrap_err();
         guard.complete(&outcome("paid")).await.unwrap_err();
         let error = guard.step_not_done("charge").await.unwrap_err();
-        assert!(matches!(error, Error::NotDecided { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::NotDecided { .. })), "{error}");
         let never = async { panic!("it is not run again") };
         let failed: Result<u32, Error> = guard.step_once("charge", never).await;
         failed.unwrap_err();
         db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency_step").await;
         let never = async { panic!("it is not run again") };
         let other: Result<u32, Error> = guard.step_once("another", never).await;
-        assert!(matches!(other, Err(Error::StepUnknown { .. })), "{other:?}");
+        assert!(matches!(other, Err(Error::Record(RecordError::StepUnknown { .. }))), "{other:?}");
         let never = async { panic!("it is not run again") };
         let result: Result<u32, Error> = guard.step_once("charge", never).await;
         assert_eq!(result.unwrap(), 7);

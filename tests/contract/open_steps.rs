@@ -1,18 +1,19 @@
-//! Steps that must not be repeated: when such a step is cut off, the record is unknown until an operator or a hook decides.
+//! Steps that must not be repeated: when such a step is cut off, the record is unknown until an operator or a hook
+//! decides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{
-    Begun, Error, Fingerprint, Idempotency, Outcome, Reconciled, RecordState, Resolution, Rowlock,
-    StepFailed,
+    Begun, Error, Fingerprint, Idempotency, Outcome, Reconciled, RecordError, RecordState,
+    Resolution, Rowlock, StepFailed, TransactionError,
 };
 use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
 use tokio::sync::oneshot;
 
-/// Begins an attempt that is abandoned in the middle of a step that must not be repeated, after the effect. Returns the step's key
-/// for the provider.
+/// Begins an attempt that is abandoned in the middle of a step that must not be repeated, after the effect. Returns
+/// the step's key for the provider.
 async fn abandon_in_step(idempotency: &Idempotency, provider: &Provider) -> String {
     let guard = Arc::new(begin_new(idempotency, "k").await);
     let given = guard.downstream_key("charge").unwrap();
@@ -52,12 +53,12 @@ on_every_engine! {
         let begun = idempotency.begin("scope", "k", &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
         let refused = idempotency.reset("scope", "k").await;
-        assert!(matches!(refused, Err(Error::NotDecided { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "{refused:?}");
 
         let happened = Resolution::Happened(Outcome::json(&41).unwrap());
         idempotency.resolve("scope", "k", happened.clone()).await.unwrap();
         let refused = idempotency.resolve("scope", "k", happened).await;
-        assert!(matches!(refused, Err(Error::NotDecided { .. })), "only once");
+        assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "only once");
         let guard = begin_new(&idempotency, "k").await;
         assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 41);
         assert_eq!(provider.charges(), 1);
@@ -72,16 +73,16 @@ on_every_engine! {
             .step_once("charge", async {
                 provider.charge_once().await?;
                 // No answer has come.
-                Err(Error::NotOneRow { rows: 0 })?
+                Err(Error::Transaction(TransactionError::NotOneRow { rows: 0 }))?
             })
             .await;
         assert!(failed.is_err());
         let again = guard.step_once("charge", provider.charge_once()).await;
-        assert!(matches!(again, Err(Error::StepUnknown { .. })), "{again:?}");
+        assert!(matches!(again, Err(Error::Record(RecordError::StepUnknown { .. }))), "{again:?}");
         let other = guard.step_once("letter", provider.charge_once()).await;
-        assert!(matches!(other, Err(Error::StepUnknown { .. })), "{other:?}");
+        assert!(matches!(other, Err(Error::Record(RecordError::StepUnknown { .. }))), "{other:?}");
         let repeatable = guard.step("charge", provider.charge()).await;
-        assert!(matches!(repeatable, Err(Error::StepUnknown { .. })), "{repeatable:?}");
+        assert!(matches!(repeatable, Err(Error::Record(RecordError::StepUnknown { .. }))), "{repeatable:?}");
         // As if the process had died here: no renewal, and no release.
         std::mem::forget(guard);
         lapse(db).await;
@@ -170,7 +171,7 @@ on_every_engine! {
             let found = move |_| async move { Reconciled::Happened(Outcome::new("a/b", vec![b'x'; bytes]).unwrap()) };
             let begun = idempotency.clone().reconcile(found).begin("scope", "k", &request()).await;
             match (bytes, begun) {
-                (11, Err(Error::OutcomeTooLarge { bytes: 11, limit: 10, .. })) => {
+                (11, Err(Error::Record(RecordError::OutcomeTooLarge { bytes: 11, limit: 10, .. }))) => {
                     assert!(matches!(begin(&idempotency, "k").await, Begun::Unknown(_)));
                 }
                 (10, Ok(Begun::New(_))) => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Advance, Error};
+use rowlock::{Advance, Error, TransactionError};
 use rowlock_test::{Db, LEVELS, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -140,12 +140,12 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.lock(&rowlock, "a").await;
         let again = tx.advance(&rowlock, &seen).await;
-        assert!(matches!(again, Err(Error::AlreadyLocked { .. }) | Ok(Advance::Conflict)), "{again:?}");
+        assert!(matches!(again, Err(Error::Transaction(TransactionError::AlreadyLocked { .. })) | Ok(Advance::Conflict)), "{again:?}");
         tx.release().await;
         let mut tx = db.begin().await;
         assert!(matches!(tx.advance(&rowlock, &seen).await.unwrap(), Advance::Granted { .. }));
         let again = tx.advance(&rowlock, &seen).await;
-        assert!(matches!(again, Err(Error::AlreadyLocked { .. }) | Ok(Advance::Conflict)), "{again:?}");
+        assert!(matches!(again, Err(Error::Transaction(TransactionError::AlreadyLocked { .. })) | Ok(Advance::Conflict)), "{again:?}");
         tx.release().await;
     }
 

@@ -140,8 +140,8 @@ on_every_engine! {
                 continue;
             }
             let release = async {
-                // Time for at least two tries, so that the call is waiting. A try locks nothing that another session could see.
-                // Without this pause the test stays correct, but tests less.
+                // Time for at least two tries, so that the call is waiting. A try locks nothing that another session
+                // could see. Without this pause the test stays correct, but tests less.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 held.release().await.unwrap()
             };
@@ -286,7 +286,8 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for round in 0..60 {
             let mut tx = db.begin().await;
-            // Both get a connection before one gets the lock: statements of earlier rounds may still wait for the lock, and keep their connections.
+            // Both get a connection before one gets the lock: statements of earlier rounds may still wait for the
+            // lock, and keep their connections.
             let waiting = if db.one_writer() { None } else { Some(db.begin().await) };
             // The cut-off transaction may have got the lock in its last moment. Its rollback may still run.
             tx.acquire(&rowlock, "a", LONG).await.unwrap();

@@ -24,7 +24,8 @@ async fn is_free(rowlock: &Rowlock, name: &str) -> bool {
     rowlock.inspect(name).await.unwrap().is_none()
 }
 
-/// Asks for locks, permits and attempts, again and again. Fails when a question that was asked after `begun` was granted something.
+/// Asks for locks, permits and attempts, again and again. Fails when a question that was asked after `begun` was
+/// granted something.
 async fn ask_again_and_again(
     rowlock: Rowlock,
     task: usize,
@@ -148,7 +149,8 @@ on_every_engine! {
         for name in ["a", "b", "c"] {
             release(&take(&one, name, TTL).await).await;
         }
-        // It has read before the quarantine begins. (Where one transaction at a time can write, it would keep the quarantine out.)
+        // It has read before the quarantine begins. (Where one transaction at a time can write, it would keep the
+        // quarantine out.)
         let read = "SELECT COUNT(*) FROM rowlock_lock";
         let mut older = Vec::new();
         for level in levels.into_iter().filter(|_| !db.one_writer()) {

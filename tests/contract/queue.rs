@@ -1,4 +1,5 @@
-//! Promise 6: waiters of all clients are granted a name in the order in which they joined its queue, and nobody overtakes them.
+//! Promise 6: waiters of all clients are granted a name in the order in which they joined its queue, and nobody
+//! overtakes them.
 
 use std::time::Duration;
 
@@ -196,7 +197,8 @@ on_every_engine! {
         assert_eq!(turns(next).await, [0, 1]);
     }
 
-    /// The waiter of a runtime that is blocked is passed over. When the runtime goes on, the waiter joins the queue again.
+    /// The waiter of a runtime that is blocked is passed over. When the runtime goes on, the waiter joins the queue
+    /// again.
     async fn a_waiter_of_a_blocked_runtime_is_passed_over_and_goes_on_waiting(db: &Db) {
         let (one, url) = (db.rowlock().await, db.url.clone());
         let held = take(&one, "a", TTL).await;

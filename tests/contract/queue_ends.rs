@@ -1,4 +1,5 @@
-//! Promise 6 when something ends while tasks wait: a client, a session, a transaction. Every task learns it, or goes on waiting.
+//! Promise 6 when something ends while tasks wait: a client, a session, a transaction. Every task learns it, or goes
+//! on waiting.
 
 use std::mem::discriminant;
 use std::time::Duration;
@@ -282,7 +283,8 @@ on_every_engine! {
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);
     }
 
-    /// What a waiter waits for cannot come: it hears what one hears who asks now. (A table that is missing, or the right to read it.)
+    /// What a waiter waits for cannot come: it hears what one hears who asks now. (A table that is missing, or the
+    /// right to read it.)
     async fn waiters_hear_that_a_table_is_gone(db: &Db) {
         let (holds, waits) = (client(db, "holds").await, client(db, "waits").await);
         let limited = client(db, "limited").await;

@@ -1,4 +1,5 @@
-//! Promises 5 and 6 where many waiters, or two events at once, meet in a queue: no turn is lost, and none is had twice.
+//! Promises 5 and 6 where many waiters, or two events at once, meet in a queue: no turn is lost, and none is had
+//! twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,8 +52,8 @@ async fn check_free(db: &Db, rowlock: &Rowlock) {
 }
 
 on_every_engine! {
-    /// The release and the end of the waiter come at the same time. Whether the waiter was granted the name or not, it is
-    /// free again without the end of the window.
+    /// The release and the end of the waiter come at the same time. Whether the waiter was granted the name or not, it
+    /// is free again without the end of the window.
     async fn a_waiter_that_leaves_as_it_is_granted_gives_the_name_back(db: &Db) {
         let (one, two, three) = (db.rowlock().await, db.rowlock().await, db.rowlock().await);
         let (mut granted, mut gone) = (0, 0);
@@ -129,7 +130,8 @@ on_every_engine! {
         for round in 0..leavers() {
             let lock = two.lock("a");
             let acquire = async move { lock.acquire().await.map(drop) };
-            // The time has no meaning but to be another one each time: from before the first request to after the last answer.
+            // The time has no meaning but to be another one each time: from before the first request to after the last
+            // answer.
             let time = Duration::from_micros(rng.random_range(0..10_000));
             let cancelled = tokio::time::timeout(time, acquire).await;
             assert!(cancelled.is_err(), "round {round}: {cancelled:?}");
@@ -213,7 +215,8 @@ on_every_engine! {
         assert_eq!(left(db).await, (0, 0));
     }
 
-    /// Tasks of several clients that wait, leave, ask once and barge, on two names. Each name has one holder at a time, and is free in the end.
+    /// Tasks of several clients that wait, leave, ask once and barge, on two names. Each name has one holder at a
+    /// time, and is free in the end.
     async fn a_crowd_leaves_nothing_behind(db: &Db) {
         const NAMES: [&str; 2] = ["a", "aa"];
         let clients = [db.rowlock().await, db.rowlock().await, db.rowlock().await];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{ConnectError, Error, Loss, ReleaseOutcome, Rowlock, SchemaError, TryAcquire};
 use rowlock_recipes::Quorum;
 use rowlock_recipes::quorum::QuorumError;
 use rowlock_test::{Db, eventually, on_every_engine, take};
@@ -230,12 +230,12 @@ on_every_engine! {
         assert!(matches!(error, QuorumError::SameDatabase { .. }), "{error}");
         assert!(error.to_string().contains("was given twice"), "{error}");
         let error = Quorum::connect(["redis://x", "redis://y", "redis://z"]).await.unwrap_err();
-        assert!(matches!(error, QuorumError::Member(Error::InvalidUrl { .. })), "{error}");
+        assert!(matches!(error, QuorumError::Member(Error::Connect(ConnectError::InvalidUrl { .. }))), "{error}");
         // One of them has older tables.
         three.others[1].execute("DELETE FROM rowlock_schema_history WHERE version > 3").await;
         let unmigrated = Rowlock::builder().migrate(false);
         let error = Quorum::connect_with(unmigrated, three.urls()).await.unwrap_err();
-        assert!(matches!(error, QuorumError::Member(Error::SchemaOlder { found: 3, .. })), "{error}");
+        assert!(matches!(error, QuorumError::Member(Error::Schema(SchemaError::Older { found: 3, .. }))), "{error}");
 
         let quorum = Quorum::new([one, two, last]).unwrap();
         let error = quorum.lock("").acquire().await.unwrap_err();

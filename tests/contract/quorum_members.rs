@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
+use rowlock::{Engine, Error, ReleaseOutcome, Rowlock, SchemaError};
 use rowlock_recipes::Quorum;
 use rowlock_recipes::quorum::QuorumError;
 use rowlock_test::{Db, eventually, on_every_engine};
@@ -24,7 +24,7 @@ async fn remove(databases: [Db; 3]) {
 async fn has_tables(db: &Db) -> bool {
     match Rowlock::builder().migrate(false).connect(&db.url).await {
         Ok(_) => true,
-        Err(Error::SchemaMissing { .. }) => false,
+        Err(Error::Schema(SchemaError::Missing { .. })) => false,
         Err(error) => panic!("{error}"),
     }
 }
@@ -68,7 +68,7 @@ on_every_engine! {
         let urls = databases.each_ref().map(|db| db.url.clone());
         let unmigrated = Rowlock::builder().migrate(false);
         let error = Quorum::connect_with(unmigrated, urls.clone()).await.unwrap_err();
-        assert!(matches!(error, QuorumError::Member(Error::SchemaMissing { .. })), "{error}");
+        assert!(matches!(error, QuorumError::Member(Error::Schema(SchemaError::Missing { .. }))), "{error}");
         // The application uses one of them already.
         databases[1].rowlock().await;
         // Processes that start at the same time.

@@ -66,7 +66,8 @@ on_every_engine! {
                 }
             }
         });
-        // Two may hold it: one with the forgetful member and the second, one with the forgetful member and the third. Their fences still differ, and rise.
+        // Two may hold it: one with the forgetful member and the second, one with the forgetful member and the third.
+        // Their fences still differ, and rise.
         let granted = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = JoinSet::new();
         for _ in 0..3 {
@@ -113,7 +114,8 @@ on_every_engine! {
                 drop(held);
             }
         }
-        // What is left is a grant, also when its time is over. (What was taken after the release is given back a moment later.)
+        // What is left is a grant, also when its time is over. (What was taken after the release is given back a
+        // moment later.)
         for name in names {
             for database in [db, &others[0], &others[1]] {
                 let of_name = database.bytes(&name);
@@ -160,7 +162,8 @@ on_every_engine! {
             assert_eq!(released(freed).await, ReleaseOutcome::Released, "{freed}");
         }
         for freed in 2..=3 {
-            // A release that the database has refused, and that was sent again, cannot tell its own work from a forced release.
+            // A release that the database has refused, and that was sent again, cannot tell its own work from a forced
+            // release.
             eventually("the loss is told", async || {
                 released(freed).await == ReleaseOutcome::Lost(Loss::TakenOver)
             })

@@ -153,7 +153,8 @@ on_every_engine! {
             "UPDATE rowlock_lock SET grant_id = (SELECT t.grant_id FROM (SELECT grant_id FROM rowlock_lock WHERE name = {b}) t) WHERE name = {a}"
         );
         if db.one_writer() {
-            // Nothing tells that somebody waits for the file: the forced release comes after the change, and finds the next holder.
+            // Nothing tells that somebody waits for the file: the forced release comes after the change, and finds the
+            // next holder.
             db.execute(&passes).await;
             assert!(two.force_release("a").await.unwrap().is_some());
             return;

@@ -1,5 +1,5 @@
-//! Promise 4, in a crowd: what cannot be renewed is lost alone. Neither a refused row nor a refused table costs another
-//! lease anything.
+//! Promise 4, in a crowd: what cannot be renewed is lost alone. Neither a refused row nor a refused table costs
+//! another lease anything.
 
 use std::time::{Duration, Instant};
 

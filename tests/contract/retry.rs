@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Error, Pool, Retry, Retryable};
+use rowlock::{Error, Pool, Retry, Retryable, TransactionError};
 use rowlock_test::{App, Db, eventually, on_app, on_every_engine, patience, release};
 use sqlx::AssertSqlSafe;
 use tokio::sync::Barrier;
@@ -108,7 +108,7 @@ on_every_engine! {
         tokio::join!(count(), count(), count(), count());
         assert_eq!(db.number("SELECT n FROM app WHERE id = 1").await, 40);
         let error = rowlock::one_changed(2).unwrap_err();
-        assert!(matches!(error, Error::NotOneRow { rows: 2 }) && !error.is_retryable(), "{error}");
+        assert!(matches!(error, Error::Transaction(TransactionError::NotOneRow { rows: 2 })) && !error.is_retryable(), "{error}");
     }
 
     async fn deadlocks_are_tried_again(db: &Db) {
@@ -137,7 +137,8 @@ on_every_engine! {
         if db.one_writer() {
             assert_eq!(tries, 2);
         } else {
-            // Its next try may take a row again before the other transaction wakes up, and then there is one more deadlock.
+            // Its next try may take a row again before the other transaction wakes up, and then there is one more
+            // deadlock.
             assert!(tries >= 3, "one was chosen to go: {tries} tries");
         }
     }

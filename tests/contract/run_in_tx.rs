@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, Retry, Rowlock};
+use rowlock::{Begun, Error, Fingerprint, Outcome, RecordError, Retry, Rowlock, TransactionError};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
@@ -64,7 +64,7 @@ impl Slow {
                         let _ = inside.lock().unwrap().take().unwrap().send(());
                         go_on.notified().await;
                         if fails {
-                            return Err(Error::NotOneRow { rows: 2 });
+                            return Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }));
                         }
                         Outcome::json(&"slow")
                     }).await
@@ -81,7 +81,8 @@ impl Slow {
     }
 }
 
-/// Another key, or a reader, gets a connection of the pool. (The one writer lets no other transaction write meanwhile.)
+/// Another key, or a reader, gets a connection of the pool. (The one writer lets no other transaction write
+/// meanwhile.)
 async fn strangers_get_through(db: &Db, rowlock: &Rowlock, app: &App) {
     for n in 0..40 {
         // Some of them sort right before the key that is slow.
@@ -180,7 +181,7 @@ on_every_engine! {
             let (rowlock, app) = (if n < 10 { here.clone() } else { there.clone() }, app.clone());
             duplicates.spawn(async move { pay(&rowlock, &app, "slow").await });
         }
-        assert!(matches!(slow.end().await, Err(Error::NotOneRow { rows: 2 })));
+        assert!(matches!(slow.end().await, Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }))));
         let mut new = 0;
         while let Some(duplicate) = duplicates.join_next().await {
             match duplicate.unwrap().unwrap() {
@@ -236,10 +237,10 @@ on_every_engine! {
         let failed: Result<_, Error> = on_app!(&db.app, pool => {
             idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
                 sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
-                Err(Error::NotOneRow { rows: 2 })
+                Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }))
             }).await
         });
-        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        assert!(matches!(failed, Err(Error::Transaction(TransactionError::NotOneRow { .. }))), "{failed:?}");
         assert_eq!(payments(db).await, 0);
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency").await, 0);
         assert!(matches!(pay(&rowlock, &db.app, "k").await.unwrap(), Begun::New(_)));
@@ -254,7 +255,7 @@ on_every_engine! {
                 Outcome::json(&"four")
             }).await
         });
-        assert!(matches!(failed, Err(Error::OutcomeTooLarge { .. })), "{failed:?}");
+        assert!(matches!(failed, Err(Error::Record(RecordError::OutcomeTooLarge { .. }))), "{failed:?}");
         assert_eq!(payments(db).await, 0);
     }
 

@@ -1,4 +1,5 @@
-//! The last run of the work under a lock: it is that of the greatest fence, and it is running for as long as its lease is live.
+//! The last run of the work under a lock: it is that of the greatest fence, and it is running for as long as its lease
+//! is live.
 
 use std::time::Duration;
 

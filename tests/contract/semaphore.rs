@@ -1,4 +1,5 @@
-//! Promises 1 and 6, for semaphores: the sum of the weights of all live permits is at most the capacity, and permits are granted in order.
+//! Promises 1 and 6, for semaphores: the sum of the weights of all live permits is at most the capacity, and permits
+//! are granted in order.
 
 use std::time::Duration;
 
@@ -151,7 +152,8 @@ on_every_engine! {
         let held = of(&one, 1).acquire().await.unwrap();
         let heavy = join(&of(&two, 2), db, "heavy").await;
         assert!(is_busy(&of(&one, 1)).await, "it would overtake");
-        // As a crash does, after a while. (This process lives, so that its waiter may come back before the other one tries.)
+        // As a crash does, after a while. (This process lives, so that its waiter may come back before the other one
+        // tries.)
         let dies = format!("UPDATE rowlock_session SET expires_at = {}", db.past());
         eventually("there is room", async || {
             db.execute(&dies).await;

@@ -130,7 +130,8 @@ on_every_engine! {
             assert_eq!(held.lost().await, Loss::Expired);
         }
         assert!(after.is_held());
-        // No other client asked for the second lock. The first session's lock is not revived either: the new lock has another session.
+        // No other client asked for the second lock. The first session's lock is not revived either: the new lock has
+        // another session.
         let next = take(&one, "b").await;
         assert!(next.fence() > held[1].fence());
         assert!(next.is_held() && !held[1].is_held());
@@ -309,7 +310,8 @@ on_every_engine! {
     }
 }
 
-/// The session expires while a transaction has one of its locks pinned: no other client gets that lock, and the session's other locks are free.
+/// The session expires while a transaction has one of its locks pinned: no other client gets that lock, and the
+/// session's other locks are free.
 async fn expire_sessions_but_keep_pinned(db: &Db, other: &Rowlock, [held, unpinned]: [&Held; 2]) {
     let mut tx = db.begin().await;
     if db.one_writer() {

@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, RecordState, Rowlock, StepFailed};
+use rowlock::{
+    Begun, Error, Fingerprint, Outcome, RecordError, RecordState, Rowlock, StepFailed,
+    TransactionError,
+};
 use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
 use tokio::sync::{Notify, oneshot};
 
@@ -43,7 +46,7 @@ on_every_engine! {
             assert_eq!(usize::try_from(done), Ok(number + 1), "{name:?}");
         }
         let failed: Result<u32, Error> = guard
-            .step_once("once", async { Err(StepFailed::Unknown(Error::NotOneRow { rows: 0 })) })
+            .step_once("once", async { Err(StepFailed::Unknown(Error::Transaction(TransactionError::NotOneRow { rows: 0 }))) })
             .await;
         failed.unwrap_err();
         guard.step("once ", provider.charge()).await.unwrap();
@@ -55,13 +58,13 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency();
         let provider = Provider::default();
         let guard = begin_new(&idempotency, "k").await;
-        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
-        assert!(matches!(failed, Err(Error::NotOneRow { .. })), "{failed:?}");
+        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) }).await;
+        assert!(matches!(failed, Err(Error::Transaction(TransactionError::NotOneRow { .. }))), "{failed:?}");
         assert_eq!(guard.step("charge", provider.charge()).await.unwrap(), 1);
         let refused: Result<u32, Error> = guard
-            .step_once("letter", async { Err(StepFailed::NotDone(Error::NotOneRow { rows: 3 })) })
+            .step_once("letter", async { Err(StepFailed::NotDone(Error::Transaction(TransactionError::NotOneRow { rows: 3 }))) })
             .await;
-        assert!(matches!(refused, Err(Error::NotOneRow { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Transaction(TransactionError::NotOneRow { .. }))), "{refused:?}");
         assert_eq!(guard.step_once("letter", provider.charge_once()).await.unwrap(), 2);
         guard.complete(&Outcome::empty()).await.unwrap();
     }
@@ -69,7 +72,7 @@ on_every_engine! {
     async fn a_step_that_was_begun_binds_the_key_to_its_request(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         let guard = begin_new(&idempotency, "k").await;
-        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
+        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) }).await;
         failed.unwrap_err();
         guard.release().await.unwrap();
         // The charge may have happened, under this request's downstream key.
@@ -82,7 +85,7 @@ on_every_engine! {
     async fn a_step_that_was_begun_binds_the_key_over_a_crash(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         let guard = begin_new(&idempotency, "k").await;
-        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::NotOneRow { rows: 2 }) }).await;
+        let failed: Result<u32, Error> = guard.step("charge", async { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) }).await;
         failed.unwrap_err();
         // As if the process had died in the middle of it.
         std::mem::forget(guard);
@@ -122,17 +125,17 @@ on_every_engine! {
         let provider = Provider::default();
         let nested = guard.step("outer", async {
             let once = guard.step_once("letter", provider.charge_once()).await;
-            assert!(matches!(&once, Err(Error::StepRunning { step, .. }) if step == "outer"), "{once:?}");
+            assert!(matches!(&once, Err(Error::Record(RecordError::StepRunning { step, .. })) if step == "outer"), "{once:?}");
             guard.step("inner", provider.charge()).await
         });
         let nested = nested.await;
-        assert!(matches!(&nested, Err(Error::StepRunning { step, .. }) if step == "outer"), "{nested:?}");
+        assert!(matches!(&nested, Err(Error::Record(RecordError::StepRunning { step, .. })) if step == "outer"), "{nested:?}");
         let nested = guard.step_once("once", async {
             let inner = guard.step("inner", provider.charge()).await;
             inner.map_err(StepFailed::NotDone)
         });
         let nested = nested.await;
-        assert!(matches!(&nested, Err(Error::StepRunning { step, .. }) if step == "once"), "{nested:?}");
+        assert!(matches!(&nested, Err(Error::Record(RecordError::StepRunning { step, .. })) if step == "once"), "{nested:?}");
         assert_eq!(provider.charges(), 0);
         // One after the other.
         assert_eq!(guard.step("outer", provider.charge()).await.unwrap(), 1);
@@ -159,7 +162,8 @@ on_every_engine! {
             })
         };
         has_charged.await.unwrap();
-        // Another transaction locks the row, so the lane postpones the step's result several times, with growing pauses.
+        // Another transaction locks the row, so the lane postpones the step's result several times, with growing
+        // pauses.
         let mut tx = db.lock_record("k").await;
         go_on.notify_one();
         for _ in 0..300 {
@@ -239,7 +243,7 @@ on_every_engine! {
         let guard = begin_new(&rowlock.idempotency(), "k").await;
         for rate in [f64::NAN, f64::INFINITY] {
             let step = guard.step("rate", async { Ok::<_, Error>(Some(rate)) }).await;
-            assert!(matches!(step, Err(Error::Json { .. })), "{step:?}");
+            assert!(matches!(step, Err(Error::Record(RecordError::Json { .. }))), "{step:?}");
         }
         assert_eq!(guard.step("rate", async { Ok::<_, Error>(Some(0.5)) }).await.unwrap(), Some(0.5));
         guard.release().await.unwrap();
@@ -261,9 +265,9 @@ on_every_engine! {
                 assert!(error.contains(said), "{error}");
             }
             let done = guard.complete(&Outcome::empty()).await;
-            assert!(matches!(done, Err(Error::StepUnknown { .. })), "{done:?}");
+            assert!(matches!(done, Err(Error::Record(RecordError::StepUnknown { .. }))), "{done:?}");
             let not_done = guard.step_not_done("rate").await;
-            assert!(matches!(not_done, Err(Error::NotDecided { .. })), "{not_done:?}");
+            assert!(matches!(not_done, Err(Error::Record(RecordError::NotDecided { .. }))), "{not_done:?}");
             drop(guard);
             rowlock.flush().await;
             let begun = begin(&idempotency, key).await;
@@ -278,7 +282,7 @@ on_every_engine! {
         guard.step("rate", async { Ok::<_, Error>(0.5) }).await.unwrap();
         // As after a deployment.
         let error = guard.step("rate", async { Ok::<_, Error>("a half".to_owned()) }).await.unwrap_err();
-        assert!(matches!(error, Error::Json { .. }), "{error}");
+        assert!(matches!(error, Error::Record(RecordError::Json { .. })), "{error}");
         for part in ["step rate", &guard.record().to_string()] {
             assert!(error.to_string().contains(part), "{error}");
         }
@@ -289,7 +293,7 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency().max_outcome(10);
         let guard = begin_new(&idempotency, "k").await;
         let kept = guard.step("long", async { Ok::<_, Error>("x".repeat(20)) }).await;
-        assert!(matches!(kept, Err(Error::OutcomeTooLarge { .. })), "{kept:?}");
+        assert!(matches!(kept, Err(Error::Record(RecordError::OutcomeTooLarge { .. }))), "{kept:?}");
         for name in ["", "a\0", &"x".repeat(256)] {
             let refused = guard.step(name, async { Ok::<_, Error>(1) }).await;
             assert!(matches!(refused, Err(Error::InvalidKey { .. })), "{refused:?}");

@@ -3,7 +3,8 @@
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{App, Db, Own};
 
-/// Makes the rows of so many locks, half of them unused for eleven days, cleans them one by one, and returns what was sent.
+/// Makes the rows of so many locks, half of them unused for eleven days, cleans them one by one, and returns what was
+/// sent.
 async fn cleaned(db: &Db, rowlock: &Rowlock, locks: u32) -> Vec<String> {
     for number in 0..locks {
         drop(rowlock.version(format!("lock {number:03}")).await.unwrap());

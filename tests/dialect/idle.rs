@@ -22,8 +22,8 @@ fn limit() -> u32 {
     number("ROWLOCK_IDLE_SECONDS", 1)
 }
 
-/// Idle for twice the limit. Time itself is tested: the server ends what was silent for so long. (That it does is waited for
-/// beside the clients, in `an_idle_client_sees_no_error`.)
+/// Idle for twice the limit. Time itself is tested: the server ends what was silent for so long. (That it does is
+/// waited for beside the clients, in `an_idle_client_sees_no_error`.)
 async fn idle() {
     tokio::time::sleep(Duration::from_secs(u64::from(limit()) * 2)).await;
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rowlock::{Error, Rowlock};
+use rowlock::{ConnectError, Error, Rowlock};
 use rowlock_test::take;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, SqlitePoolOptions};
@@ -72,6 +72,9 @@ async fn a_pool_whose_connections_keep_the_file_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let options = new_file(dir.path()).locking_mode(SqliteLockingMode::Exclusive);
     let error = Rowlock::from_pool(&pool(options).await).await.unwrap_err();
-    assert!(matches!(error, Error::Unwritable { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Connect(ConnectError::Unwritable { .. })),
+        "{error}"
+    );
     assert!(error.to_string().contains("locking_mode"), "{error}");
 }

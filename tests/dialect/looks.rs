@@ -128,7 +128,8 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     db.remove().await;
 }
 
-/// Of the slow operations, four run at a time; each of these four takes all of its time, and so do those that come next.
+/// Of the slow operations, four run at a time; each of these four takes all of its time, and so do those that come
+/// next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_an_slow_operation_counts_from_its_turn() {
     let db = Db::new(Engine::Postgres).await;

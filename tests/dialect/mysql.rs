@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, Error, Rowlock};
+use rowlock::{ConnectError, Engine, Error, Rowlock, SchemaError};
 use rowlock_test::{Db, Own, as_user, eventually, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -72,7 +72,10 @@ async fn the_rights_at_run_time_are_those_on_rows() {
             .await;
         let url = as_user(&db.url, &user, "pw");
         let error = Rowlock::connect(&url).await.unwrap_err();
-        assert!(matches!(error, Error::MigrationDenied { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Schema(SchemaError::Denied { .. })),
+            "{error}"
+        );
         assert!(
             error.to_string().contains("rowlock migrate --print"),
             "{error}"
@@ -106,11 +109,17 @@ async fn a_wrong_password_and_a_missing_database_are_told_apart() {
         let db = Db::new(engine).await;
         let wrong = as_user(&db.url, "nobody", "s3cret");
         let error = Rowlock::connect(&wrong).await.unwrap_err();
-        assert!(matches!(error, Error::LoginRefused { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Connect(ConnectError::LoginRefused { .. })),
+            "{error}"
+        );
         assert!(!format!("{error} {error:?}").contains("s3cret"));
         let missing = format!("{}_missing", db.url);
         let error = Rowlock::connect(&missing).await.unwrap_err();
-        assert!(matches!(error, Error::NoSuchDatabase { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Connect(ConnectError::NoSuchDatabase { .. })),
+            "{error}"
+        );
         db.remove().await;
     }
 }

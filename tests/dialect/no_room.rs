@@ -1,6 +1,6 @@
 //! Servers that refuse a login because there is no room for another connection, of this user or of anybody. They are
-//! there, and have answered: a transaction that keeps one of the connections is told to make room, and nobody is told that
-//! the server cannot be reached.
+//! there, and have answered: a transaction that keeps one of the connections is told to make room, and nobody is told
+//! that the server cannot be reached.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! SQLite: a lease that is waited for in a transaction of the caller's own, which has the file. rowlock cannot see that it is the caller's.
+//! SQLite: a lease that is waited for in a transaction of the caller's own, which has the file. rowlock cannot see
+//! that it is the caller's.
 
 use std::fmt::{self, Write};
 use std::pin::pin;

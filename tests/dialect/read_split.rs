@@ -1,6 +1,7 @@
-//! Proxies that split reads from writes (`ProxySQL`, `MaxScale`): they send a SELECT that stands outside of transactions
-//! and locks nothing to a replica, which may not have what was just committed, and is read only. None of rowlock's may
-//! be one: a grant would be nobody's, a lease that is held would look lost, and the primary would be passed over.
+//! Proxies that split reads from writes (`ProxySQL`, `MaxScale`): they send a SELECT that stands outside of
+//! transactions and locks nothing to a replica, which may not have what was just committed, and is read only. None of
+//! rowlock's may be one: a grant would be nobody's, a lease that is held would look lost, and the primary would be
+//! passed over.
 //!
 //! The server's general log tells what each session sent.
 
@@ -102,7 +103,8 @@ async fn loose_reads(db: &Db, user: &str) -> (Vec<String>, usize) {
     .await
     .unwrap();
     let (mut open, mut loose, mut count) = (HashSet::new(), Vec::new(), 0);
-    // A text that begins with a write goes to the primary as a whole. (Values are in hexadecimal, or have no semicolon.)
+    // A text that begins with a write goes to the primary as a whole. (Values are in hexadecimal, or have no
+    // semicolon.)
     for (session, text) in log {
         let mut with_a_write = false;
         for statement in text.split(';') {

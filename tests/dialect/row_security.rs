@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, TransactionError};
 use rowlock_test::{App, Db, as_user, eventually, on_app, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -40,7 +40,11 @@ fn names_it<T: std::fmt::Debug>(result: Result<T, Error>, table: &str) {
     let said = error.to_string();
     let plain = said.to_lowercase().replace("row-level", "row level");
     let is_denied = matches!(error, Error::Denied { .. }) && said.contains("BYPASSRLS");
-    let is_named = is_denied || matches!(error, Error::WrongDatabase { .. });
+    let is_named = is_denied
+        || matches!(
+            error,
+            Error::Transaction(TransactionError::WrongDatabase { .. })
+        );
     assert!(
         is_named && plain.contains("row level security"),
         "{table}: {said}"

@@ -25,7 +25,8 @@ async fn a_transaction_that_locks_the_file_is_waited_for_as_long_as_an_operation
     db.remove().await;
 }
 
-/// Otherwise the acquire would wait for the transaction, the transaction for the acquire, and all other writers for both.
+/// Otherwise the acquire would wait for the transaction, the transaction for the acquire, and all other writers for
+/// both.
 #[tokio::test]
 async fn in_a_transaction_that_has_the_file_no_lease_is_asked_for() {
     let (db, other) = (Db::new(Engine::Sqlite).await, Db::new(Engine::Sqlite).await);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rowlock::{Error, ReleaseOutcome, Rowlock};
+use rowlock::{ConnectError, Error, ReleaseOutcome, Rowlock};
 use rowlock_test::take;
 
 const TTL: Duration = Duration::from_mins(10);
@@ -20,7 +20,10 @@ async fn a_file_that_has_a_hard_link_is_refused() {
     std::fs::hard_link(&one, &two).unwrap();
     for path in [&two, &one] {
         let refused = Rowlock::connect(&url(path)).await.unwrap_err();
-        assert!(matches!(refused, Error::Unwritable { .. }), "{refused}");
+        assert!(
+            matches!(refused, Error::Connect(ConnectError::Unwritable { .. })),
+            "{refused}"
+        );
         assert!(refused.to_string().contains("a hard link"), "{refused}");
     }
     assert!(held.is_held());

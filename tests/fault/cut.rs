@@ -6,8 +6,8 @@ use std::time::Duration;
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, ReleaseOutcome, Rowlock, StepFailed};
 use rowlock_test::{Db, Mode, renewals_are_connected, through_proxy};
 
-/// The answer to an acquire or a release is lost after the server has run it. The client finds the outcome out, and reports it
-/// correctly.
+/// The answer to an acquire or a release is lost after the server has run it. The client finds the outcome out, and
+/// reports it correctly.
 pub(crate) async fn cut(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -16,7 +16,8 @@ pub(crate) async fn cut(engine: Engine) {
         let lock = rowlock
             .lock(format!("n{}", round % 5))
             .ttl(Duration::from_mins(5));
-        // A new connection first prepares the statement. This run does that, so that the next one loses the answer to the execution.
+        // A new connection first prepares the statement. This run does that, so that the next one loses the answer to
+        // the execution.
         let _ = lock.acquire().await.unwrap().release().await.unwrap();
         proxy.set(Mode::CutNextAnswer);
         let held = lock
@@ -59,8 +60,8 @@ pub(crate) async fn cut(engine: Engine) {
     db.remove().await;
 }
 
-/// The connection breaks during a statement for more than 100 acquires. The client finds out all their outcomes with a few
-/// statements.
+/// The connection breaks during a statement for more than 100 acquires. The client finds out all their outcomes with a
+/// few statements.
 pub(crate) async fn shared_after_a_cut(engine: Engine) {
     const COUNT: usize = 256;
     let db = Db::new(engine).await;
@@ -105,8 +106,8 @@ pub(crate) async fn shared_after_a_cut(engine: Engine) {
     db.remove().await;
 }
 
-/// The answer to any statement about a record is lost after the server has run it. Each step happens once, each outcome is kept
-/// once, and every caller gets the right outcome.
+/// The answer to any statement about a record is lost after the server has run it. Each step happens once, each
+/// outcome is kept once, and every caller gets the right outcome.
 pub(crate) async fn records(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;

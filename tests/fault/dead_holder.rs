@@ -1,5 +1,5 @@
-//! A process dies (SIGKILL) while it holds a name. In a transaction, the name is free at once, whatever the TTL; a pinned lease is free
-//! within its TTL, and the locks of a session within the session's.
+//! A process dies (SIGKILL) while it holds a name. In a transaction, the name is free at once, whatever the TTL; a
+//! pinned lease is free within its TTL, and the locks of a session within the session's.
 
 use std::time::{Duration, Instant};
 

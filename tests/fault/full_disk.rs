@@ -1,4 +1,5 @@
-//! A disk that is really full (`max_page_count`, SQLite's own limit, does not have its effects): when there is room again, all goes on.
+//! A disk that is really full (`max_page_count`, SQLite's own limit, does not have its effects): when there is room
+//! again, all goes on.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -78,7 +79,8 @@ fn fill(path: &Path) {
     }
 }
 
-/// The process: everything is tried while the disk is full, several times and at once, and must be possible when there is room.
+/// The process: everything is tried while the disk is full, several times and at once, and must be possible when there
+/// is room.
 pub(crate) async fn play(role: &Role) {
     let path = role.url.strip_prefix("sqlite:").unwrap();
     let filler = Path::new(path).with_file_name("filler");

@@ -189,7 +189,8 @@ async fn stopped(idempotency: &Idempotency, late: &Process, key: &str) -> Option
     }
 }
 
-/// The same while it has its record locked (on SQLite the whole file: whoever asks waits for it). Whether it was taken over.
+/// The same while it has its record locked (on SQLite the whole file: whoever asks waits for it). Whether it was taken
+/// over.
 async fn stopped_in_transaction(idempotency: &Idempotency, late: &Process, key: &str) -> bool {
     let pause = LEASE.mul_f64(rand::rng().random_range(0.5..=3.0));
     late.signal(Signal::SIGSTOP);

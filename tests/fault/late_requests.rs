@@ -9,8 +9,8 @@ use rowlock_test::{
 };
 use tokio::time::timeout;
 
-/// The client sends an acquire twice, and the first request is delayed. It arrives when the second has been answered and its grant
-/// released, or was lost. The name is free again within moments, not after the TTL.
+/// The client sends an acquire twice, and the first request is delayed. It arrives when the second has been answered
+/// and its grant released, or was lost. The name is free again within moments, not after the TTL.
 pub(crate) async fn late_sending(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -50,8 +50,8 @@ pub(crate) async fn late_sending(engine: Engine) {
             proxy.requests() > said + 2
         })
         .await;
-        // An undo locks the row for a moment (on MySQL and MariaDB also a row of another grant), and the first request would skip
-        // a locked row. So the proxy delivers that request between two undos.
+        // An undo locks the row for a moment (on MySQL and MariaDB also a row of another grant), and the first request
+        // would skip a locked row. So the proxy delivers that request between two undos.
         proxy.hold_an_answer().await;
         proxy.deliver().await;
         proxy.set(Mode::Pass);
@@ -71,8 +71,8 @@ pub(crate) async fn late_sending(engine: Engine) {
     db.remove().await;
 }
 
-/// The client sends a downgrade twice, and the first request is delayed. It arrives when the reader has become a writer again: it must not
-/// let readers in.
+/// The client sends a downgrade twice, and the first request is delayed. It arrives when the reader has become a
+/// writer again: it must not let readers in.
 pub(crate) async fn late_downgrade(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -99,8 +99,8 @@ pub(crate) async fn late_downgrade(engine: Engine) {
     db.remove().await;
 }
 
-/// The client asks for a permit twice, and the first request is delayed. It arrives when the second one has waited and has left the queue. Its
-/// waiter must not keep back others for as long as the client lives.
+/// The client asks for a permit twice, and the first request is delayed. It arrives when the second one has waited and
+/// has left the queue. Its waiter must not keep back others for as long as the client lives.
 pub(crate) async fn late_join(engine: Engine) {
     let db = Db::new(engine).await;
     // A server that stands still for a moment takes the row for locked, and the late request does nothing.

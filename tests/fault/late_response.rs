@@ -1,5 +1,5 @@
-//! The database is out of reach when a handler of the HTTP layer has finished, for longer than the lease: its response is
-//! kept when the database is back, unless another process has taken the key over meanwhile.
+//! The database is out of reach when a handler of the HTTP layer has finished, for longer than the lease: its response
+//! is kept when the database is back, unless another process has taken the key over meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

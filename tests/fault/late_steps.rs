@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, StepFailed};
+use rowlock::{
+    Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, StepFailed, TransactionError,
+};
 use rowlock_test::{Db, Mode, Proxy, connected, through_readable_proxy};
 
 const STEP: &str = "charge the card";
@@ -59,11 +61,11 @@ async fn begin(rowlock: &Rowlock) -> Begun<IdempotencyGuard> {
 }
 
 fn refused() -> Error {
-    Error::NotOneRow { rows: 0 }
+    Error::Transaction(TransactionError::NotOneRow { rows: 0 })
 }
 
-/// The step is begun on the server when its caller has given up, and when what says that it did not happen was given up,
-/// too: the end of the attempt says it.
+/// The step is begun on the server when its caller has given up, and when what says that it did not happen was given
+/// up, too: the end of the attempt says it.
 pub(crate) async fn begun(engine: Engine) {
     let late = Late::new(engine).await;
     // PostgreSQL is asked for the step with the same text before.
@@ -94,7 +96,10 @@ pub(crate) async fn begun_again(engine: Engine) {
             }
             Err::<u32, _>(StepFailed::NotDone(refused()))
         });
-        assert!(matches!(not_done.await, Err(Error::NotOneRow { .. })));
+        assert!(matches!(
+            not_done.await,
+            Err(Error::Transaction(TransactionError::NotOneRow { .. }))
+        ));
         assert_eq!(late.proxy.mode(), Mode::Pass);
     }
     let unknown = late.guard.step_once(STEP, async {
@@ -102,7 +107,10 @@ pub(crate) async fn begun_again(engine: Engine) {
         late.proxy.deliver().await;
         Err::<u32, _>(StepFailed::Unknown(refused()))
     });
-    assert!(matches!(unknown.await, Err(Error::NotOneRow { .. })));
+    assert!(matches!(
+        unknown.await,
+        Err(Error::Transaction(TransactionError::NotOneRow { .. }))
+    ));
     let begun = late.given_up().await;
     assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
 }

@@ -1,4 +1,5 @@
-//! A leader that cannot reach the database: its work is dropped by its deadline, another candidate leads, and it campaigns again as soon as it can.
+//! A leader that cannot reach the database: its work is dropped by its deadline, another candidate leads, and it
+//! campaigns again as soon as it can.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};

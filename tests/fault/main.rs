@@ -1,17 +1,20 @@
 //! Single faults, on real processes and real servers: kills, pauses, cut and silent connections.
 //!
-//! Most of them wait for a time to pass, so that several run at once. What needs the machine for itself is in `tests/campaigns/`.
+//! Most of them wait for a time to pass, so that several run at once. What needs the machine for itself is in
+//! `tests/campaigns/`.
 //!
 //! - [`role`]: this binary, started again as one of the processes.
 //! - [`zombie`]: a holder that is stopped before its commit, and wakes after another process took over.
 //! - [`dead_holder`]: a process that dies with a name in a transaction.
-//! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of the queue is stopped or killed;
+//! - [`queue`]: 200 waiters in 4 processes, which have their turns in order; [`queue_head`]: a process at the head of
+//!   the queue is stopped or killed;
 //!   [`queue_cut`]: connections are cut while tasks wait.
 //! - [`full_disk`]: a disk of SQLite's that is full, and then has room again.
 //! - [`jobs`]: jobs that machines with different clocks start, some of which are killed.
 //! - [`leader_cut`]: a leader that cannot reach the database.
 //! - [`late_record`]: an attempt that is stopped past its lease, and wakes after another process took over.
-//! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has finished.
+//! - [`late_response`]: the database is away, for longer than the lease, when a handler of the HTTP layer has
+//!   finished.
 //! - [`late_steps`]: statements about a step that reach the server after their caller has given up.
 //! - [`late_token`]: a form token that is issued once more after it was used.
 //! - [`late_requests`]: an acquire and a claim that reach the server after their caller has given up.

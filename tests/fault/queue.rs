@@ -1,5 +1,5 @@
-//! Promise 6 over processes: 4 processes with 50 waiters each queue for one name. They have their turns in the order of their positions, also when a third
-//! of them is killed (SIGKILL), is cancelled or gives up.
+//! Promise 6 over processes: 4 processes with 50 waiters each queue for one name. They have their turns in the order
+//! of their positions, also when a third of them is killed (SIGKILL), is cancelled or gives up.
 //!
 //! Each turn is a row that only the lock protects: its number is the count of the rows before it.
 

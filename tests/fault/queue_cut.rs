@@ -1,4 +1,5 @@
-//! Promises 6 and 7 together: connections are cut while tasks wait in a queue, after the request to join, to look or to confirm.
+//! Promises 6 and 7 together: connections are cut while tasks wait in a queue, after the request to join, to look or
+//! to confirm.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ enum Lost {
     Granted,
 }
 
-/// The answer to a request of the waiting client is lost after the server has run it. The task keeps its place, and has one turn.
+/// The answer to a request of the waiting client is lost after the server has run it. The task keeps its place, and
+/// has one turn.
 pub(crate) async fn waiting(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -77,7 +79,8 @@ pub(crate) async fn waiting(engine: Engine) {
     db.remove().await;
 }
 
-/// The answer to the request to join is lost, and a transaction has the row locked when the request is sent again. The task keeps its place.
+/// The answer to the request to join is lost, and a transaction has the row locked when the request is sent again. The
+/// task keeps its place.
 pub(crate) async fn locked(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;

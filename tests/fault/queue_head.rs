@@ -1,4 +1,5 @@
-//! The process of the first waiter is stopped (SIGSTOP) or killed (SIGKILL): how long the waiters after it have to wait for its turn to end.
+//! The process of the first waiter is stopped (SIGSTOP) or killed (SIGKILL): how long the waiters after it have to
+//! wait for its turn to end.
 
 use std::time::{Duration, Instant};
 

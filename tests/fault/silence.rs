@@ -30,7 +30,8 @@ pub(crate) async fn late(engine: Engine) {
     db.remove().await;
 }
 
-/// The network is slow before the renewals have a connection: a login takes longer than a renewal may. The lease is kept.
+/// The network is slow before the renewals have a connection: a login takes longer than a renewal may. The lease is
+/// kept.
 pub(crate) async fn late_login(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;
@@ -74,8 +75,8 @@ pub(crate) async fn quiet(engine: Engine) {
     db.remove().await;
 }
 
-/// The network drops all packets and closes no connection. Every call ends in time, the lease is lost by its deadline, and the
-/// client works again when the network is back.
+/// The network drops all packets and closes no connection. Every call ends in time, the lease is lost by its deadline,
+/// and the client works again when the network is back.
 pub(crate) async fn silence(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;

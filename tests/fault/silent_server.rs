@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rowlock::{Engine, Error, Lock, Rowlock};
 use rowlock_test::{Db, Mode, Proxy, connected, patience, through_readable_proxy};
 
-/// The server that a lane comes to after a failover lets it log in, and is silent when it is asked what it takes: an operation
-/// that waits ends in its own time.
+/// The server that a lane comes to after a failover lets it log in, and is silent when it is asked what it takes: an
+/// operation that waits ends in its own time.
 pub(crate) async fn after_login(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_readable_proxy(&db).await;

@@ -28,7 +28,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// As with a pooler: while the application's transactions hold all connections to the server, rowlock's requests get no answer.
+/// As with a pooler: while the application's transactions hold all connections to the server, rowlock's requests get
+/// no answer.
 pub(crate) async fn starved(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;

@@ -94,7 +94,8 @@ async fn aborted_claim(cluster: Arc<Cluster>) {
     db.remove().await;
 }
 
-/// The release has locked its permit, and gives way to a transaction that has the name. Then another node changes the permit.
+/// The release has locked its permit, and gives way to a transaction that has the name. Then another node changes the
+/// permit.
 async fn aborted_release(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
     let (_, pool) = db.at(0).await;

@@ -246,8 +246,8 @@ async fn pinned_commit(cluster: Arc<Cluster>) {
     db.remove().await;
 }
 
-/// What one node has committed, another one applies a little later: it may roll the transaction back meanwhile, but the
-/// lease is not lost.
+/// What one node has committed, another one applies a little later: it may roll the transaction back meanwhile, but
+/// the lease is not lost.
 async fn pins(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
     let (first, _) = db.at(0).await;

@@ -1,4 +1,5 @@
-//! Permits on Galera: each join and each release writes the row of the name, so the certification refuses some of them.
+//! Permits on Galera: each join and each release writes the row of the name, so the certification refuses some of
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

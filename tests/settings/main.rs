@@ -1,9 +1,9 @@
 //! Every verb, under what a server, an account or an application may have set.
 //!
-//! Once as the default of the server or of the database, which rowlock's own connections inherit, and once in the application's sessions, whose
-//! transactions rowlock takes part in. [`exercise`] calls the verbs: those on rowlock's own connections ([`alone`]) and those in
-//! the application's transactions ([`in_tx`]). With `ROWLOCK_ALL_SETTINGS=1` the values come from the server's own list of its
-//! variables; otherwise they are those that once made a difference.
+//! Once as the default of the server or of the database, which rowlock's own connections inherit, and once in the
+//! application's sessions, whose transactions rowlock takes part in. [`exercise`] calls the verbs: those on rowlock's
+//! own connections ([`alone`]) and those in the application's transactions ([`in_tx`]). With `ROWLOCK_ALL_SETTINGS=1`
+//! the values come from the server's own list of its variables; otherwise they are those that once made a difference.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod alone;
@@ -95,8 +95,8 @@ const FORGIVEN: &[(&str, &str, &str)] = &[
 /// How many settings of the long run are tried at the same time.
 const AT_ONCE: usize = 4;
 
-/// Tries each setting, each with a patience of its own. Fails if something went wrong that need not. Those that are tried at the
-/// same time have a `place` each, where `run` tries them one after the other.
+/// Tries each setting, each with a patience of its own. Fails if something went wrong that need not. Those that are
+/// tried at the same time have a `place` each, where `run` tries them one after the other.
 async fn sweep<P: Send + Sync + 'static, F: Future<Output = Vec<String>> + Send + 'static>(
     settings: Vec<Setting>,
     place: impl AsyncFn() -> P,

@@ -134,8 +134,8 @@ impl Server {
         Self { engine, own, admin }
     }
 
-    /// Makes it the default of all sessions to come. Returns the SQL that ends that, and the SQL with which a session has the value from
-    /// before. `None`: no default can have it.
+    /// Makes it the default of all sessions to come. Returns the SQL that ends that, and the SQL with which a session
+    /// has the value from before. `None`: no default can have it.
     async fn set(&self, setting: &Setting) -> Option<[String; 2]> {
         let name = &setting.name;
         // A session cannot have another value than the default, except 0.

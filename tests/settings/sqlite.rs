@@ -58,7 +58,8 @@ const MORE: &[(&str, &str)] = &[
     ("journal_mode", "PERSIST"),
 ];
 
-/// Those that are no setting of a connection: they tell or do something, change the file, or hold for the whole process.
+/// Those that are no setting of a connection: they tell or do something, change the file, or hold for the whole
+/// process.
 const NOT: &str = "collation_list compile_options data_version database_list foreign_key_check foreign_key_list freelist_count \
     function_list hard_heap_limit incremental_vacuum index_info index_list index_xinfo integrity_check module_list optimize \
     page_count pragma_list quick_check schema_version shrink_memory table_info table_list table_xinfo temp_store_directory wal_checkpoint";

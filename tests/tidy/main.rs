@@ -87,7 +87,8 @@ fn outside(folders: &[&str], rooms: &[&str], words: &[&str]) -> Vec<String> {
     found
 }
 
-/// The floors, from the ground up. A room imports from lower floors only: neither from above nor from the room beside it.
+/// The floors, from the ground up. A room imports from lower floors only: neither from above nor from the room beside
+/// it.
 const FLOORS: [&[&str]; 7] = [
     &["model"],
     &["store"],
@@ -260,8 +261,11 @@ fn engines_have_the_same_files() {
             .into_iter()
             .map(|(path, _)| path.file_name().unwrap().to_owned())
             .collect();
-        // Only PostgreSQL's clients meet a pooler: they look at a new connection, and have a kind of connection that knows of it. Only
-        // PostgreSQL tells news, and has row level security. Its waits in a caller's transaction are long. Its functions for permits are in a migration; the others have long texts for them. An exchange is a statement of its own where that is quicker. Only SQLite has a file, which may have two names. Tests may stand in a file of their own.
+        // Only PostgreSQL's clients meet a pooler: they look at a new connection, and have a kind of connection that
+        // knows of it. Only PostgreSQL tells news, and has row level security. Its waits in a caller's transaction are
+        // long. Its functions for permits are in a migration; the others have long texts for them. An exchange is a
+        // statement of its own where that is quicker. Only SQLite has a file, which may have two names. Tests may
+        // stand in a file of their own.
         names.retain(|name| {
             let own = [
                 "exchange.rs",

@@ -48,7 +48,8 @@ fn times(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// What `assert` says that some of these times are below, unless that is a patience, or a part of another of these times.
+/// What `assert` says that some of these times are below, unless that is a patience, or a part of another of these
+/// times.
 fn bounds<'a>(assert: &'a str, times: &BTreeSet<&str>) -> Vec<&'a str> {
     let word = |c: char| c.is_alphanumeric() || c == '_' || c == '.' || c == '(' || c == ')';
     let compared = assert

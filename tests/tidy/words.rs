@@ -171,3 +171,33 @@ fn every_schedule_names_a_test_that_exists() {
     }
     assert!(count > 30, "{count} schedules only");
 }
+
+/// Tables and the code of examples may be longer.
+#[test]
+fn no_line_of_a_comment_is_too_long_to_read() {
+    const MOST: usize = 119;
+    let mut long = Vec::new();
+    for (path, text) in crate::ALL
+        .iter()
+        .chain(&crate::TESTS)
+        .flat_map(|below| crate::files(below))
+    {
+        let mut is_code = false;
+        for (number, line) in text.lines().enumerate() {
+            let Some(comment) = line.trim_start().strip_prefix("//") else {
+                is_code = false;
+                continue;
+            };
+            let comment = comment.trim_start_matches(['/', '!']).trim_start();
+            if comment.starts_with("```") {
+                is_code = !is_code;
+            }
+            let is_table = comment.starts_with('|');
+            let breaks = comment.contains(' ');
+            if !is_code && !is_table && breaks && line.chars().count() > MOST {
+                long.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert_eq!(long, Vec::<String>::new());
+}

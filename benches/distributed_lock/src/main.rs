@@ -1,4 +1,5 @@
-//! A contender of the race (`../src/race`) in a program of its own. The race starts it with the same orders as its own processes.
+//! A contender of the race (`../src/race`) in a program of its own. The race starts it with the same orders as its own
+//! processes.
 
 mod client;
 #[path = "../../src/race/locking.rs"]

@@ -1,8 +1,8 @@
-//! The floor: rowlock's own statements through pgbench, on two connections, in batches as large as rowlock's. No client in the same
-//! language could be faster with these statements.
+//! The floor: rowlock's own statements through pgbench, on two connections, in batches as large as rowlock's. No
+//! client in the same language could be faster with these statements.
 //!
-//! The statements come from the server's log of a short run of rowlock. So they are always those that rowlock sends, with the settings of
-//! its sessions.
+//! The statements come from the server's log of a short run of rowlock. So they are always those that rowlock sends,
+//! with the settings of its sessions.
 
 mod log;
 
@@ -189,7 +189,8 @@ fn number<N: std::str::FromStr>(said: &str, word: &str) -> Result<N, Failure> {
 struct Exchange {
     /// The batch of the median size.
     typical: Executed,
-    /// How many names it frees, and how many it grants. (On average it is the same number, because every grant is released.)
+    /// How many names it frees, and how many it grants. (On average it is the same number, because every grant is
+    /// released.)
     half: usize,
 }
 
@@ -246,8 +247,8 @@ impl Half {
 }
 
 impl Executed {
-    /// The statement that frees one half and takes the other, and its parameters as variables of pgbench. The names and ids of those that are taken come
-    /// first.
+    /// The statement that frees one half and takes the other, and its parameters as variables of pgbench. The names
+    /// and ids of those that are taken come first.
     fn with(&self, key: &str, [freed, taken]: [&Half; 2], variables: &mut Vec<String>) -> String {
         let mut sql = self.sql.clone();
         // From the last, so that $1 is not found in $10.
@@ -273,8 +274,8 @@ fn bytes(name: &str) -> String {
     format!("\"\\\\x{}\"", hex.concat())
 }
 
-/// Puts pgbench's variable in the place of a parameter, with its type, if the statement names it. pgbench makes a new parameter of
-/// each use, and each needs its type.
+/// Puts pgbench's variable in the place of a parameter, with its type, if the statement names it. pgbench makes a new
+/// parameter of each use, and each needs its type.
 fn name_parameter(sql: &mut String, number: usize, variable: &str) {
     let dollar = format!("${number}");
     let cast = sql.split(&format!("{dollar}::")).nth(1).unwrap_or_default();

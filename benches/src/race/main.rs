@@ -1,5 +1,5 @@
-//! rowlock's locks in a race with other locks: bare SQL, PostgreSQL's advisory locks, Redis, etcd, ZooKeeper. `docs/RACE.md`
-//! has the rules.
+//! rowlock's locks in a race with other locks: bare SQL, PostgreSQL's advisory locks, Redis, etcd, ZooKeeper.
+//! `docs/RACE.md` has the rules.
 
 mod contender;
 #[path = "../figures.rs"]

@@ -54,7 +54,8 @@ pub(crate) struct Arguments {
     /// The folder for the CSV files and the plots. It is made if it is missing.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
-    /// One short round of a few heats, on servers that do not wait for the disk: shows that everything works, and measures nothing.
+    /// One short round of a few heats, on servers that do not wait for the disk: shows that everything works, and
+    /// measures nothing.
     #[arg(long)]
     pub(crate) short: bool,
     /// Prints the contenders and what is left of their locks after a crash.

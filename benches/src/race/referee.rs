@@ -10,8 +10,8 @@ use nix::libc;
 
 use crate::Failure;
 
-/// Watches one process. In the process, a name that is held has a flag. Between processes, it has a lock of the operating
-/// system on one byte of a file that all processes open; such a lock belongs to the process.
+/// Watches one process. In the process, a name that is held has a flag. Between processes, it has a lock of the
+/// operating system on one byte of a file that all processes open; such a lock belongs to the process.
 #[derive(Debug)]
 pub(crate) struct Referee {
     held: Vec<AtomicBool>,

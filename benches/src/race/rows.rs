@@ -56,8 +56,8 @@ pub(crate) async fn fill(
         }
     }
     if place == Place::Postgres {
-        // Not before each run: after a checkpoint, PostgreSQL writes every changed page once as a whole, and runs on many pages
-        // would be slower than they are most of the time.
+        // Not before each run: after a checkpoint, PostgreSQL writes every changed page once as a whole, and runs on
+        // many pages would be slower than they are most of the time.
         let mut conn = PgConnection::connect(url).await?;
         sqlx::raw_sql("CHECKPOINT").execute(&mut conn).await?;
     }

@@ -48,8 +48,8 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Starts the servers of `places`, all at the same time. If they are not `durable`, they do not wait for the disk, except for
-    /// Redis with `appendfsync always`.
+    /// Starts the servers of `places`, all at the same time. If they are not `durable`, they do not wait for the disk,
+    /// except for Redis with `appendfsync always`.
     ///
     /// # Panics
     ///

@@ -26,7 +26,8 @@ pub(crate) enum Workload {
     Mixed,
     /// Each task locks random names of its own. Together, the tasks have so many names. All are in the table before.
     Growth(u32),
-    /// As `Hot`, while a REPEATABLE READ transaction is open, as that of a dump: the database cannot remove old row versions.
+    /// As `Hot`, while a REPEATABLE READ transaction is open, as that of a dump: the database cannot remove old row
+    /// versions.
     Snapshot,
 }
 

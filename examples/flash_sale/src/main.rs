@@ -1,7 +1,7 @@
 //! The flash sale: 100 items, 500 buyers, 4 processes, one database.
 //!
-//! Every buyer reads the stock, thinks for a moment, and writes the stock back. This is correct only if a guard keeps two
-//! buyers from writing the same number: without a guard, the shop sells more than it has.
+//! Every buyer reads the stock, thinks for a moment, and writes the stock back. This is correct only if a guard keeps
+//! two buyers from writing the same number: without a guard, the shop sells more than it has.
 //!
 //! ```text
 //! cargo run --release -p flash_sale

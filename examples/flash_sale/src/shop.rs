@@ -139,7 +139,8 @@ impl Shop {
         Ok(Self::Sqlite(pool.connect_with(options).await?))
     }
 
-    /// Opens all connections of the pool, as a process has them that has served for a while: the sale is measured, not the logins.
+    /// Opens all connections of the pool, as a process has them that has served for a while: the sale is measured, not
+    /// the logins.
     pub(crate) async fn open_all(&self) -> Result<()> {
         macro_rules! open {
             ($pool:ident) => {{
@@ -197,8 +198,8 @@ impl Shop {
         })
     }
 
-    /// Buys one item if one is left, by statements outside of a transaction. This is correct only if no other buyer does the
-    /// same at the same time.
+    /// Buys one item if one is left, by statements outside of a transaction. This is correct only if no other buyer
+    /// does the same at the same time.
     pub(crate) async fn buy(&self) -> Result<bool> {
         let stock: u32 = number!(self, "SELECT items FROM flash_sale_stock")?;
         if stock == 0 {
@@ -247,8 +248,8 @@ impl Shop {
         }).await)
     }
 
-    /// Buys without rowlock: the number of an order is the number of its item, and a unique index refuses the second order. A
-    /// buyer whose item is already sold tries the next item in the same transaction.
+    /// Buys without rowlock: the number of an order is the number of its item, and a unique index refuses the second
+    /// order. A buyer whose item is already sold tries the next item in the same transaction.
     pub(crate) async fn buy_unique(&self) -> std::result::Result<bool, Error> {
         on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
             let mut item: i64 = sqlx::query_scalar(

@@ -16,7 +16,8 @@ use sqlx::PgPool;
 
 use crate::{Event, credit};
 
-/// The most deliveries of a message: about a quarter of an hour of them, because a database that takes no writes fails each one at once.
+/// The most deliveries of a message: about a quarter of an hour of them, because a database that takes no writes fails
+/// each one at once.
 const DELIVERIES: i32 = 10_000;
 
 /// How long a message waits before it is delivered again.
@@ -25,7 +26,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How many messages the consumer has at a time, and works on at the same time.
 const AT_ONCE: u16 = 16;
 
-/// The queue, and the one for the messages that are put aside: unreadable ones, and those with another payload under a used id.
+/// The queue, and the one for the messages that are put aside: unreadable ones, and those with another payload under a
+/// used id.
 ///
 /// # Errors
 ///

@@ -55,7 +55,8 @@ impl<'a> Event<'a> {
         })
     }
 
-    /// What makes it the same event. The rest of a delivery may differ: a provider may count how many webhooks are still to be sent.
+    /// What makes it the same event. The rest of a delivery may differ: a provider may count how many webhooks are
+    /// still to be sent.
     #[must_use]
     pub fn says(&self) -> Vec<u8> {
         format!("{}\0{}", self.cents, self.account).into_bytes()

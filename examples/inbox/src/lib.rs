@@ -1,5 +1,5 @@
-//! An example: events that a payment provider reports, through a signed webhook and through a queue of RabbitMQ. Both deliver an event several times, and each event is
-//! credited once. [`consumer`] and [`webhook`] share [`credit`].
+//! An example: events that a payment provider reports, through a signed webhook and through a queue of RabbitMQ. Both
+//! deliver an event several times, and each event is credited once. [`consumer`] and [`webhook`] share [`credit`].
 
 pub mod consumer;
 pub mod event;

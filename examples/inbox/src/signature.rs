@@ -1,5 +1,5 @@
-//! The signature of a webhook, as Stripe makes it: `t=1700000000,v1=5257a869…`, an HMAC with SHA-256 of the time, a dot and the body.
-//! (Stripe, "Resolve webhook signature verification errors".)
+//! The signature of a webhook, as Stripe makes it: `t=1700000000,v1=5257a869…`, an HMAC with SHA-256 of the time, a
+//! dot and the body. (Stripe, "Resolve webhook signature verification errors".)
 
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +23,8 @@ pub fn sign(secret: &str, body: &[u8], at: SystemTime) -> String {
     format!("t={time},v1={}", hex::encode(mac))
 }
 
-/// Whether the provider has signed this body a short while ago. A header may have several signatures, while the secret changes; the first few count.
+/// Whether the provider has signed this body a short while ago. A header may have several signatures, while the secret
+/// changes; the first few count.
 #[must_use]
 pub fn is_signed(secret: &str, header: &str, body: &[u8], now: SystemTime) -> bool {
     let parts = || header.split(',').filter_map(|part| part.split_once('='));

@@ -301,7 +301,8 @@ impl Database {
         }
     }
 
-    /// Only one process at a time may call it: on PostgreSQL, `CREATE TABLE IF NOT EXISTS` fails when two sessions run it at once.
+    /// Only one process at a time may call it: on PostgreSQL, `CREATE TABLE IF NOT EXISTS` fails when two sessions run
+    /// it at once.
     pub(crate) async fn create_tables(&self) -> Result<(), sqlx::Error> {
         let text = match self {
             // With the default collation, `ord` and `ORD` would be one order.

@@ -1,5 +1,6 @@
-//! Limits on the time that a client may take to send its request. Without them, each slow client would hold a connection and
-//! memory for as long as it likes. The server also ends within a limit: it first finishes the requests that have begun.
+//! Limits on the time that a client may take to send its request. Without them, each slow client would hold a
+//! connection and memory for as long as it likes. The server also ends within a limit: it first finishes the requests
+//! that have begun.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -35,14 +36,15 @@ impl Default for Limits {
         Self {
             head: Duration::from_secs(30),
             body: Duration::from_secs(30),
-            // Longer than a call to the provider may take. A supervisor must wait longer than this before it sends SIGKILL.
+            // Longer than a call to the provider may take. A supervisor must wait longer than this before it sends
+            // SIGKILL.
             stop: Duration::from_mins(1),
         }
     }
 }
 
-/// Serves until `over`. Then it finishes the requests that have begun, also those whose clients have hung up (`layer` knows
-/// them). Returns false if the limit ended this. (`axum::serve` has no limits.)
+/// Serves until `over`. Then it finishes the requests that have begun, also those whose clients have hung up (`layer`
+/// knows them). Returns false if the limit ended this. (`axum::serve` has no limits.)
 pub async fn serve(
     mut listener: TcpListener,
     router: Router,

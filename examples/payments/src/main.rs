@@ -1,5 +1,5 @@
-//! A payment server that charges each order once. Clients may send a request twice, hang up and try again, or use two keys for
-//! one order, and processes may be killed at any moment.
+//! A payment server that charges each order once. Clients may send a request twice, hang up and try again, or use two
+//! keys for one order, and processes may be killed at any moment.
 //!
 //! ```text
 //! cargo run --release -p payments -- serve --listen 127.0.0.1:8080
@@ -47,7 +47,8 @@ enum Command {
         /// How long the provider waits before each charge.
         #[arg(long, default_value_t = 0, value_name = "MILLISECONDS")]
         gateway_delay_ms: u64,
-        /// How long requests that have begun may take after SIGTERM or Ctrl-C. Give the supervisor more time than this.
+        /// How long requests that have begun may take after SIGTERM or Ctrl-C. Give the supervisor more time than
+        /// this.
         #[arg(long, default_value_t = 60, value_name = "SECONDS")]
         stop_seconds: u64,
     },
@@ -65,7 +66,8 @@ enum Command {
 /// How long the last statements to the database may take, after the last request.
 const LAST_STATEMENTS: Duration = Duration::from_secs(5);
 
-/// The path of a file that stays after the process ends. (Not in the folder for temporary files, which all users of a machine share.)
+/// The path of a file that stays after the process ends. (Not in the folder for temporary files, which all users of a
+/// machine share.)
 fn kept(name: &str) -> Result<PathBuf, Failure> {
     let folder = std::env::current_dir()?.join("rowlock-payments");
     let made = std::fs::create_dir_all(&folder);

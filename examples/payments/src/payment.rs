@@ -1,18 +1,20 @@
-//! Payments, protected by the `Idempotency-Key` header. The shop charges an order once, whatever keys its requests have.
+//! Payments, protected by the `Idempotency-Key` header. The shop charges an order once, whatever keys its requests
+//! have.
 //!
 //! A key makes one *request* happen once. Two keys for one order are two requests. So the charge belongs to the order:
 //!
-//! - Before the first charge, the order gets an *open charge*: the provider's idempotency key, and the amount. The first request
-//!   makes it. Every other request for this order uses the same open charge, also after the first request's process has died.
+//! - Before the first charge, the order gets an *open charge*: the provider's idempotency key, and the amount. The
+//!   first request makes it. Every other request for this order uses the same open charge, also after the first
+//!   request's process has died.
 //! - The provider charges once for its key, however many requests ask for it.
-//! - The shop drops an open charge only when the provider has declined it, which is final. An open charge that is under way, was
-//!   captured, or has an unknown outcome stays, and the order gets no other charge.
+//! - The shop drops an open charge only when the provider has declined it, which is final. An open charge that is
+//!   under way, was captured, or has an unknown outcome stays, and the order gets no other charge.
 //!
-//! So the shop never refunds a charge, and a superseded attempt needs no cleanup: it may ask the provider once more, which
-//! charges nothing, and then its `complete_in` fails.
+//! So the shop never refunds a charge, and a superseded attempt needs no cleanup: it may ask the provider once more,
+//! which charges nothing, and then its `complete_in` fails.
 //!
-//! The provider must remember its keys for longer than an order stays half paid. A real shop runs a job that asks the provider
-//! about older open charges.
+//! The provider must remember its keys for longer than an order stays half paid. A real shop runs a job that asks the
+//! provider about older open charges.
 
 use std::sync::Arc;
 

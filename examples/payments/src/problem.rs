@@ -72,7 +72,8 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem
         .map_err(|error| Problem::bad(format!("the body is not the expected JSON: {error}")))
 }
 
-/// Checks that an id fits into the table, and is unambiguous on every engine. (MySQL and MariaDB ignore spaces at its end.)
+/// Checks that an id fits into the table, and is unambiguous on every engine. (MySQL and MariaDB ignore spaces at its
+/// end.)
 pub(crate) fn check(what: &str, text: &str) -> Result<(), Problem> {
     let fits = (1..=100).contains(&text.len()) && !text.contains('\0') && text.trim() == text;
     fits.then_some(()).ok_or_else(|| {

@@ -132,8 +132,8 @@ pub async fn router(settings: &Settings) -> Result<App, Failure> {
     })
 }
 
-/// The user of a request. The example accepts every bearer token. The tables name the user by a digest of the token, because a
-/// token is a secret, and the scope of a key is not. (A real shop would use the user's id.)
+/// The user of a request. The example accepts every bearer token. The tables name the user by a digest of the token,
+/// because a token is a secret, and the scope of a key is not. (A real shop would use the user's id.)
 #[derive(Debug, Clone)]
 pub(crate) struct Principal(pub(crate) String);
 

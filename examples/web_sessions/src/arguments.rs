@@ -41,7 +41,8 @@ pub(crate) struct Arguments {
     /// Print one JSON object and nothing else.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Let the tabs of a user wait for each other: without a lock until all have loaded the session, with a lock until all ask for it.
+    /// Let the tabs of a user wait for each other: without a lock until all have loaded the session, with a lock until
+    /// all ask for it.
     #[arg(long, hide = true)]
     pub(crate) meet: bool,
     #[command(flatten)]

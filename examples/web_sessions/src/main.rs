@@ -1,4 +1,5 @@
-//! Two servers behind one address, and users whose tabs add items to one cart at the same time. See the library's head text.
+//! Two servers behind one address, and users whose tabs add items to one cart at the same time. See the library's head
+//! text.
 //!
 //! ```text
 //! cargo run --release -p web_sessions

@@ -14,7 +14,8 @@ pub(crate) async fn forward(listener: TcpListener, servers: Vec<SocketAddr>) -> 
         servers.rotate_left(first);
         tokio::spawn(async move {
             for server in servers {
-                // A server that cannot be reached has received nothing. After that, a request is not repeated: it may have been done.
+                // A server that cannot be reached has received nothing. After that, a request is not repeated: it may
+                // have been done.
                 if let Ok(mut server) = TcpStream::connect(server).await {
                     let _ = tokio::io::copy_bidirectional(&mut user, &mut server).await;
                     return;

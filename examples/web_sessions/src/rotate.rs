@@ -1,17 +1,18 @@
 //! A new id for a session, as every login should give it: an attacker may have planted the old one (session fixation).
 //!
-//! [`Session::cycle_id`] deletes the old record. A request of another tab, sent with the old cookie, then waits for the lock, and finds no
-//! session. The `SessionManagerLayer` answers it with a removal of the cookie, or with the cookie of a new, empty session. Both put an end to the
-//! session that has just logged in: the browser has one cookie for all its tabs.
+//! [`Session::cycle_id`] deletes the old record. A request of another tab, sent with the old cookie, then waits for
+//! the lock, and finds no session. The `SessionManagerLayer` answers it with a removal of the cookie, or with the
+//! cookie of a new, empty session. Both put an end to the session that has just logged in: the browser has one cookie
+//! for all its tabs.
 //!
-//! So [`rotate`] leaves a note under the old id for a minute. [`refuse_moved`] answers 409 to a request that finds it, and touches no cookie. The
-//! browser sends the request again, with its new cookie.
+//! So [`rotate`] leaves a note under the old id for a minute. [`refuse_moved`] answers 409 to a request that finds it,
+//! and touches no cookie. The browser sends the request again, with its new cookie.
 //!
-//! A request with the old cookie locks the old name, a request with the new cookie the new name. They work on different records, so they
-//! need not wait for each other.
+//! A request with the old cookie locks the old name, a request with the new cookie the new name. They work on
+//! different records, so they need not wait for each other.
 //!
-//! The limit: tower-sessions deletes the old record during the login, and creates the new one after it. A server that crashes in between
-//! leaves no session. What must survive that belongs in a table of its own, under the user's id.
+//! The limit: tower-sessions deletes the old record during the login, and creates the new one after it. A server that
+//! crashes in between leaves no session. What must survive that belongs in a table of its own, under the user's id.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -12,24 +12,27 @@
 //!
 //! Case by case:
 //!
-//! - *A request without a cookie* passes without a lock: no other request knows the session that it makes. Two first requests at the same
-//!   time make two sessions, and the browser keeps the cookie of the later answer. A lock cannot help, because there is no name yet. Make
-//!   the session with the first page, before there is something to lose.
-//! - *A client that hangs up* while it waits leaves the queue. After that, the request runs in a task of its own, to its end. If it were
-//!   dropped, its save could be in flight, and reach the database after the next request has loaded the session.
-//! - *The wait is over*, the queue is full, or the database is out of reach: 503 with `Retry-After`. The handler has not run.
-//! - *The lease is lost in the middle*, because the database did not answer, the process was paused, or an operator freed the name: the request
-//!   is dropped at its next await point. The answer is 503 without `Retry-After`: the save may have happened, so the client must look before
-//!   it repeats. (`rowlock-http` makes a repeated request safe.)
+//! - *A request without a cookie* passes without a lock: no other request knows the session that it makes. Two first
+//!   requests at the same time make two sessions, and the browser keeps the cookie of the later answer. A lock cannot
+//!   help, because there is no name yet. Make the session with the first page, before there is something to lose.
+//! - *A client that hangs up* while it waits leaves the queue. After that, the request runs in a task of its own, to
+//!   its end. If it were dropped, its save could be in flight, and reach the database after the next request has
+//!   loaded the session.
+//! - *The wait is over*, the queue is full, or the database is out of reach: 503 with `Retry-After`. The handler has
+//!   not run.
+//! - *The lease is lost in the middle*, because the database did not answer, the process was paused, or an operator
+//!   freed the name: the request is dropped at its next await point. The answer is 503 without `Retry-After`: the save
+//!   may have happened, so the client must look before it repeats. (`rowlock-http` makes a repeated request safe.)
 //! - *The handler panics*: 500, the lock is released, nothing is saved.
 //! - *The server crashes*: the others wait until the lease expires, at most its TTL.
 //! - *The session gets a new id*: see [`rotate`](crate::rotate).
-//! - *A handler that takes long*, also because its client sends the body slowly, holds up the requests of its own session only. Put a time limit
-//!   *inside* the `SessionManagerLayer`. A limit around it could cut off the save.
+//! - *A handler that takes long*, also because its client sends the body slowly, holds up the requests of its own
+//!   session only. Put a time limit *inside* the `SessionManagerLayer`. A limit around it could cut off the save.
 //!
-//! The id in the cookie is a secret: who knows it *is* the user. The lock's name is its SHA-256, because every operator may read the names of
-//! locks. A client that invents ids makes a row for each of them, which the cleaner removes ten days later. Where that matters, sign the
-//! cookies: `SessionManagerLayer::with_signed`, and here `cookies.signed(&key).get(COOKIE)`.
+//! The id in the cookie is a secret: who knows it *is* the user. The lock's name is its SHA-256, because every
+//! operator may read the names of locks. A client that invents ids makes a row for each of them, which the cleaner
+//! removes ten days later. Where that matters, sign the cookies: `SessionManagerLayer::with_signed`, and here
+//! `cookies.signed(&key).get(COOKIE)`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +46,12 @@ use sha2::{Digest, Sha256};
 use tower_cookies::Cookies;
 use tower_sessions::session::Id;
 
-/// The name of the session's cookie. The `SessionManagerLayer` has it from [`with_name`](tower_sessions::SessionManagerLayer::with_name).
+/// The name of the session's cookie. The `SessionManagerLayer` has it from
+/// [`with_name`](tower_sessions::SessionManagerLayer::with_name).
 pub const COOKIE: &str = "id";
 
-/// The longest queue for one session: a browser has no more requests in flight, so more of them are an attack or an accident.
+/// The longest queue for one session: a browser has no more requests in flight, so more of them are an attack or an
+/// accident.
 const QUEUE_LIMIT: u32 = 32;
 
 tokio::task_local! {
@@ -65,7 +70,8 @@ pub struct SessionLock {
     pub rowlock: Rowlock,
     /// How long a crashed server keeps a session from the others; 100 ms to 24 h.
     pub ttl: Duration,
-    /// How long a request waits for others of its session. Longer than the TTL, so that a request outlasts the crash of another server.
+    /// How long a request waits for others of its session. Longer than the TTL, so that a request outlasts the crash
+    /// of another server.
     pub wait: Duration,
 }
 

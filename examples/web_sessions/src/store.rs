@@ -1,13 +1,13 @@
 //! The session store: one row per session, on the application's own pool.
 //!
-//! It saves a session only while the session exists: after a logout in one tab, a late request of another tab does not bring it back. (A
-//! store that inserts or updates does.) The database's clock decides whether a session has expired. The key is a digest, so a
-//! copy of the table logs nobody in.
+//! It saves a session only while the session exists: after a logout in one tab, a late request of another tab does not
+//! bring it back. (A store that inserts or updates does.) The database's clock decides whether a session has expired.
+//! The key is a digest, so a copy of the table logs nobody in.
 //!
-//! With `pins`, every write that happens under a lease [pins](rowlock::Held::pin) it in its transaction: the write commits only if no other
-//! server was granted the lock meanwhile. And no session is saved without its lease, so a route that lacks the lock shows itself.
-//! A handler that makes a session, or gives it a new id, leaves the save to the `SessionManagerLayer`: a second save would be refused, because the request has no
-//! lease of the new id.
+//! With `pins`, every write that happens under a lease [pins](rowlock::Held::pin) it in its transaction: the write
+//! commits only if no other server was granted the lock meanwhile. And no session is saved without its lease, so a
+//! route that lacks the lock shows itself. A handler that makes a session, or gives it a new id, leaves the save to
+//! the `SessionManagerLayer`: a second save would be refused, because the request has no lease of the new id.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -74,7 +74,8 @@ macro_rules! on_database {
     };
 }
 
-/// Runs a statement, and returns the number of rows that it changed. With a pin if there is a lease and the store pins.
+/// Runs a statement, and returns the number of rows that it changed. With a pin if there is a lease and the store
+/// pins.
 macro_rules! write {
     ($store:expr, $sql:literal $(, $value:expr)*) => {
         on_database!($store, pool, _sql => {

@@ -47,14 +47,16 @@ fn with_a_lock_no_item_is_lost() {
     assert_eq!(runs.len(), 2);
 }
 
-/// No request waits longer than the TTL and a second, so the session goes on within that time, or a request is refused.
+/// No request waits longer than the TTL and a second, so the session goes on within that time, or a request is
+/// refused.
 #[test]
 fn a_killed_server_loses_no_acknowledged_item_and_the_session_goes_on_through_the_other() {
     let runs = runs("--modes lease,pinned --kill --users 1 --items 6 --ttl-ms 1500 --wait-ms 2500");
     for run in &runs {
         let [requests, added, lost, failed] = counts(run);
         assert_eq!((requests, lost), (12, 0), "{run}");
-        // One request is killed in its handler. The next one of the same tab may reach the server before its port is closed.
+        // One request is killed in its handler. The next one of the same tab may reach the server before its port is
+        // closed.
         assert!(failed == 1 || failed == 2, "{run}");
         assert_eq!(added, 12 - failed, "{run}");
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock, StepFailed,
+    TransactionError,
 };
 use serde_json::json;
 
@@ -38,7 +39,9 @@ async fn fill(shell: &Shell) -> Rowlock {
     drop(new(&idempotency, b"poisoned").await);
     let unknown = new(&idempotency, b"unknown").await;
     let failed = unknown.step_once("letter", async {
-        Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 }))
+        Err::<u32, _>(StepFailed::Unknown(Error::Transaction(
+            TransactionError::NotOneRow { rows: 0 },
+        )))
     });
     failed.await.unwrap_err();
     unknown.release().await.unwrap();
@@ -210,7 +213,9 @@ async fn show_tells_the_key_at_the_other_side_and_the_command_that_decides() {
         stamp.await.unwrap();
         let letter = guard.downstream_key("letter").unwrap();
         let failed = guard.step_once("letter", async {
-            Err::<u32, _>(StepFailed::Unknown(Error::NotOneRow { rows: 0 }))
+            Err::<u32, _>(StepFailed::Unknown(Error::Transaction(
+                TransactionError::NotOneRow { rows: 0 },
+            )))
         });
         failed.await.unwrap_err();
         guard.release().await.unwrap();

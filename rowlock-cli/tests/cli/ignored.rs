@@ -1,4 +1,5 @@
-//! Signals that the process which started `rowlock` ignores, as nohup(1), `trap '' …` and the background jobs of scripts do.
+//! Signals that the process which started `rowlock` ignores, as nohup(1), `trap '' …` and the background jobs of
+//! scripts do.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

@@ -213,7 +213,8 @@ fn a_command_that_stops_itself_gives_the_shell_back() {
     terminal.shows("end 5");
 }
 
-/// SIGSTOP may come from a process that will continue the command, but not rowlock. So rowlock stays awake, and renews.
+/// SIGSTOP may come from a process that will continue the command, but not rowlock. So rowlock stays awake, and
+/// renews.
 #[test]
 fn a_command_that_got_sigstop_leaves_the_keyboard_to_rowlock() {
     let shell = Shell::new();
@@ -228,8 +229,8 @@ fn a_command_that_got_sigstop_leaves_the_keyboard_to_rowlock() {
     terminal.shows("end 5");
 }
 
-/// A group in the background that nobody would continue: the kernel stops none of it, and the command is not asked again and
-/// again whether it has the terminal by now.
+/// A group in the background that nobody would continue: the kernel stops none of it, and the command is not asked
+/// again and again whether it has the terminal by now.
 #[test]
 fn a_command_that_needs_another_ones_terminal_is_stopped_once() {
     let shell = Shell::new();

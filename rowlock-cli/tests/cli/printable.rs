@@ -1,9 +1,10 @@
-//! Texts that another process has chosen: a terminal would obey some of them, and a log would show lines that nobody wrote.
+//! Texts that another process has chosen: a terminal would obey some of them, and a log would show lines that nobody
+//! wrote.
 
 use std::pin::pin;
 use std::process::Output;
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, Rowlock, StepFailed};
+use rowlock::{Begun, Error, Fingerprint, Outcome, Rowlock, StepFailed, TransactionError};
 use rowlock_test::take;
 
 use crate::shell::{Shell, code, stderr, stdout};
@@ -39,7 +40,7 @@ async fn what_another_process_has_written_is_printed_without_control_characters(
         panic!("it is new");
     };
     let name = "a".parse().unwrap();
-    let failed = StepFailed::Unknown(Error::DuplicateName { name });
+    let failed = StepFailed::Unknown(Error::Transaction(TransactionError::DuplicateName { name }));
     let step = async { Err::<(), StepFailed<Error>>(failed) };
     attempt.step_once(TEXT, step).await.unwrap_err();
     let begun = idempotency.begin("done", "k", &Fingerprint::of("a")).await;

@@ -98,7 +98,8 @@ impl Shell {
         waiters.is_some_and(|waiters| !waiters.is_empty())
     }
 
-    /// Checks the exit code, the JSON and the standard error of a `show` of a free name. Returns the text that it prints.
+    /// Checks the exit code, the JSON and the standard error of a `show` of a free name. Returns the text that it
+    /// prints.
     pub(crate) fn free(&self, name: &str) -> String {
         let json = self.run(&["show", name, "--json"]);
         let shown: Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -107,7 +108,8 @@ impl Shell {
         self.not_found(&["show", name])
     }
 
-    /// Checks the exit code, the JSON and the standard error of an `idempotency show` that finds nothing. Returns the text that it prints.
+    /// Checks the exit code, the JSON and the standard error of an `idempotency show` that finds nothing. Returns the
+    /// text that it prints.
     pub(crate) fn absent(&self, arguments: &[&str]) -> String {
         let json = self.run(&[arguments, &["--json"]].concat());
         assert_eq!((code(&json), stdout(&json).trim()), (1, "null"));

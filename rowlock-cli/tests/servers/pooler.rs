@@ -72,8 +72,8 @@ impl Drop for Ended {
     }
 }
 
-/// The row that a client has made in a transaction that it does not end keeps others who want that name waiting, and what
-/// shares their statement.
+/// The row that a client has made in a transaction that it does not end keeps others who want that name waiting, and
+/// what shares their statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_vanishes_before_its_commit_holds_up_others_for_a_moment_only() {
     let it = Pooled::new().await;

@@ -1,5 +1,5 @@
-//! A user who lacks a right on rowlock's tables, or on the whole database, is told which grants to ask for; the command
-//! exits with 78.
+//! A user who lacks a right on rowlock's tables, or on the whole database, is told which grants to ask for; the
+//! command exits with 78.
 
 use std::process::Output;
 

@@ -1,4 +1,5 @@
-//! What the command says of a URL that it cannot use, and of the connection that it makes: no password, at any level of the log.
+//! What the command says of a URL that it cannot use, and of the connection that it makes: no password, at any level
+//! of the log.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

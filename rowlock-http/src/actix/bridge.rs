@@ -92,7 +92,8 @@ impl tower_service::Service<Request<RequestBody>> for Bridge {
     }
 }
 
-/// Runs the handler when the layer calls it, and sends its response. Returns the request, for actix-web's response: when the layer does not call, or when the handler has returned.
+/// Runs the handler when the layer calls it, and sends its response. Returns the request, for actix-web's response:
+/// when the layer does not call, or when the handler has returned.
 pub(super) async fn handle<S, B>(
     inner: Rc<S>,
     request: HttpRequest,

@@ -1,4 +1,5 @@
-//! The layer for actix-web, with the feature `actix`: the same settings, records and [problems](crate#problems) as for tower and axum.
+//! The layer for actix-web, with the feature `actix`: the same settings, records and [problems](crate#problems) as for
+//! tower and axum.
 //!
 //! ```no_run
 //! use actix_web::{App, HttpMessage, HttpResponse, HttpServer, web};
@@ -36,8 +37,8 @@
 //! # }
 //! ```
 //!
-//! The handler gets its attempt as the argument [`Idempotent`]. What it keeps in a transaction ([`Idempotent::in_tx`], [`Idempotent::complete_in`]) is a response of the crate
-//! `http` (1), and [`into_response`] makes actix-web's of it:
+//! The handler gets its attempt as the argument [`Idempotent`]. What it keeps in a transaction ([`Idempotent::in_tx`],
+//! [`Idempotent::complete_in`]) is a response of the crate `http` (1), and [`into_response`] makes actix-web's of it:
 //!
 //! ```
 //! use actix_web::{HttpResponse, error, web};
@@ -55,20 +56,26 @@
 //! # let _ = actix_web::App::new().route("/payments", web::post().to(pay));
 //! ```
 //!
-//! actix-web's extractors have limits of their own (`String` and `Bytes`: 256 KiB): set `web::PayloadConfig` to the layer's [`max_body`](crate::IdempotencyLayer::max_body). Otherwise a
-//! larger body gets actix-web's 413, which frees the key. A wrong Content-Type does, too, though the extractor `Json` refuses it with 400. (If an
-//! [`error_handler`](actix_web::web::JsonConfig::error_handler) of yours makes a response of that error, let it say 415: the layer keeps a 400 then.)
+//! actix-web's extractors have limits of their own (`String` and `Bytes`: 256 KiB): set `web::PayloadConfig` to the
+//! layer's [`max_body`](crate::IdempotencyLayer::max_body). Otherwise a larger body gets actix-web's 413, which frees
+//! the key. A wrong Content-Type does, too, though the extractor `Json` refuses it with 400. (If an
+//! [`error_handler`](actix_web::web::JsonConfig::error_handler) of yours makes a response of that error, let it say
+//! 415: the layer keeps a 400 then.)
 //!
 //! # Failure
 //!
-//! As for tower: when the client hangs up, the handler goes on. A handler that is cut off ([`max_run`](crate::IdempotencyLayer::max_run),
-//! [`drain`](crate::IdempotencyLayer::drain)) is dropped at its next await point. An error that the handler returns counts by the response that actix-web makes of it.
+//! As for tower: when the client hangs up, the handler goes on. A handler that is cut off
+//! ([`max_run`](crate::IdempotencyLayer::max_run), [`drain`](crate::IdempotencyLayer::drain)) is dropped at its next
+//! await point. An error that the handler returns counts by the response that actix-web makes of it.
 //!
-//! Each answer is a response, which passes the middlewares outside (CORS, for example), also when the handler was cut off or has panicked, or a middleware inside of this one returned an error. Then the request is gone,
-//! and its response has another one for those middlewares: with the same method, URI, headers and peer, and without extensions, app data and the route's pattern.
+//! Each answer is a response, which passes the middlewares outside (CORS, for example), also when the handler was cut
+//! off or has panicked, or a middleware inside of this one returned an error. Then the request is gone, and its
+//! response has another one for those middlewares: with the same method, URI, headers and peer, and without
+//! extensions, app data and the route's pattern.
 //!
-//! *The server stops*: actix-web's handlers are on threads of the server, and end with it, whether or not they are done; that is a crash to the layer. So drain the layer
-//! first, while the server still runs: switch its own signals off ([`HttpServer::disable_signals`](actix_web::HttpServer::disable_signals)), and on a signal call
+//! *The server stops*: actix-web's handlers are on threads of the server, and end with it, whether or not they are
+//! done; that is a crash to the layer. So drain the layer first, while the server still runs: switch its own signals
+//! off ([`HttpServer::disable_signals`](actix_web::HttpServer::disable_signals)), and on a signal call
 //! [`drain`](crate::IdempotencyLayer::drain), then [`ServerHandle::stop`](actix_web::dev::ServerHandle::stop), then
 //! [`Rowlock::shutdown`](rowlock::Rowlock::shutdown).
 
@@ -104,7 +111,8 @@ const AHEAD: usize = 4;
 
 type Copy = dyn Fn(&ServiceRequest, &mut Extensions) + Send + Sync;
 
-/// The layer, as a middleware of actix-web; see [the module](self). Cloning is cheap: make one, and clone it into each worker's `App`.
+/// The layer, as a middleware of actix-web; see [the module](self). Cloning is cheap: make one, and clone it into each
+/// worker's `App`.
 #[derive(Clone)]
 #[must_use = "it does nothing by itself"]
 pub struct IdempotencyMiddleware {
@@ -113,7 +121,8 @@ pub struct IdempotencyMiddleware {
 }
 
 impl IdempotencyMiddleware {
-    /// With the settings of `layer`. [`IdempotencyLayer::drain`] on that layer, or on a clone of it, ends this middleware, too.
+    /// With the settings of `layer`. [`IdempotencyLayer::drain`] on that layer, or on a clone of it, ends this
+    /// middleware, too.
     pub fn new(layer: IdempotencyLayer) -> Self {
         Self {
             settings: layer.into_settings(),
@@ -121,8 +130,8 @@ impl IdempotencyMiddleware {
         }
     }
 
-    /// Gives the hooks of the layer (the principal, for example) what they need of actix-web's request. They see its method, its URI, its headers, and the extensions that this
-    /// function fills.
+    /// Gives the hooks of the layer (the principal, for example) what they need of actix-web's request. They see its
+    /// method, its URI, its headers, and the extensions that this function fills.
     pub fn extensions(
         mut self,
         copy: impl Fn(&ServiceRequest, &mut Extensions) + Send + Sync + 'static,
@@ -233,7 +242,8 @@ where
     }
 }
 
-/// The attempt of this request, for handlers inside of an [`IdempotencyMiddleware`]. Take `Option<Idempotent>` where a request may have no key.
+/// The attempt of this request, for handlers inside of an [`IdempotencyMiddleware`]. Take `Option<Idempotent>` where a
+/// request may have no key.
 impl FromRequest for Idempotent {
     type Error = NoAttempt;
     type Future = Ready<Result<Self, NoAttempt>>;

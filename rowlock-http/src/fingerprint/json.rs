@@ -82,7 +82,8 @@ impl Choice {
         })
     }
 
-    /// The JSON that counts. `None`: all bytes count, because the paths select nothing, or the body cannot be [taken apart](Self::select).
+    /// The JSON that counts. `None`: all bytes count, because the paths select nothing, or the body cannot be [taken
+    /// apart](Self::select).
     pub(crate) fn chosen(&self, json: &[u8]) -> Option<String> {
         let value = parse(json)?;
         let chosen = self.select(json, &value)?;
@@ -91,7 +92,8 @@ impl Choice {
         counts.then_some(chosen.text)
     }
 
-    /// Selects in `value`, which is `json`. `None`: `json` has an object with a field that stands there twice, or would take the paths too many steps.
+    /// Selects in `value`, which is `json`. `None`: `json` has an object with a field that stands there twice, or
+    /// would take the paths too many steps.
     pub(crate) fn select<'a>(&self, json: &[u8], value: &'a Value) -> Option<Chosen<'a>> {
         let raw: &RawValue = serde_json::from_slice(json).ok()?;
         let size = Size::of(value, json.len());

@@ -1,6 +1,7 @@
 //! The fingerprint of a request: its method, path, query and body, and what else counts by the settings.
 //!
-//! A setting adds nothing where a request has nothing of it: a deployment that changes the setting does not refuse that request's retries.
+//! A setting adds nothing where a request has nothing of it: a deployment that changes the setting does not refuse
+//! that request's retries.
 //!
 //! - [`uri`]: the path and query that the client has sent, and the host.
 //! - [`json`]: the parts of a JSON body that count.

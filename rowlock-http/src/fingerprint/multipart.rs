@@ -1,4 +1,5 @@
-//! A body of several parts (`multipart/form-data`, RFC 7578) counts by its parts: a client chooses another boundary for each try.
+//! A body of several parts (`multipart/form-data`, RFC 7578) counts by its parts: a client chooses another boundary
+//! for each try.
 
 use std::convert::Infallible;
 
@@ -9,7 +10,8 @@ use http::request::Parts;
 use multer::Multipart;
 use rowlock::{Fingerprint, FingerprintPieces};
 
-/// The digest of the parts in their order: of the headers and the bytes of each. `None`: the body is not `multipart/form-data`, or is malformed.
+/// The digest of the parts in their order: of the headers and the bytes of each. `None`: the body is not
+/// `multipart/form-data`, or is malformed.
 pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
     let content_type = head.headers.get(CONTENT_TYPE)?;
     let boundary = multer::parse_boundary(content_type.to_str().ok()?).ok()?;

@@ -5,8 +5,8 @@ use std::fmt;
 use serde_json::Value;
 use serde_json_path::{JsonPath, ParseError};
 
-/// How many steps the paths may take for each byte of a body, and how many they may take in any body. RFC 9535, section 4.1: a request could
-/// make a path of several descendants take time and memory without a limit.
+/// How many steps the paths may take for each byte of a body, and how many they may take in any body. RFC 9535,
+/// section 4.1: a request could make a path of several descendants take time and memory without a limit.
 const STEPS_PER_BYTE: u64 = 8;
 const STEPS: u64 = 1 << 16;
 
@@ -40,8 +40,8 @@ impl Path {
         self.steps(size) <= limit
     }
 
-    /// At most so many values it visits: each descendant segment may visit a value once for each value around it, and a query from the root visits
-    /// all, for each value that is tested.
+    /// At most so many values it visits: each descendant segment may visit a value once for each value around it, and
+    /// a query from the root visits all, for each value that is tested.
     fn steps(&self, size: Size) -> u64 {
         let around = size.depth.saturating_pow(self.descendants);
         let again = size.values.saturating_pow(self.from_root);

@@ -9,8 +9,8 @@ use http::{HeaderValue, Uri};
 
 use crate::settings::Settings;
 
-/// The URIs that count. A router may have removed a prefix from the request's URI; axum keeps the original URI in an extension.
-/// Both count: requests that differ in one of them are different requests.
+/// The URIs that count. A router may have removed a prefix from the request's URI; axum keeps the original URI in an
+/// extension. Both count: requests that differ in one of them are different requests.
 pub(super) fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
     if let Some(uri) = &settings.uri {
         return vec![uri(parts)];
@@ -24,8 +24,9 @@ pub(super) fn uris(parts: &Parts, settings: &Settings) -> Vec<Uri> {
     uris
 }
 
-/// The host of the request, in lower case, with the port if the client has sent one. The authority of the URI (HTTP/2's
-/// `:authority`, or a URI in absolute form) comes before the header Host (RFC 9112, section 3.2.2; RFC 9113, section 8.3.1).
+/// The host of the request, in lower case, with the port if the client has sent one. The authority of the URI
+/// (HTTP/2's `:authority`, or a URI in absolute form) comes before the header Host (RFC 9112, section 3.2.2; RFC 9113,
+/// section 8.3.1).
 pub(super) fn host(parts: &Parts, uris: &[Uri]) -> Vec<u8> {
     let authority = uris.iter().find_map(|uri| uri.authority());
     let mut host = if let Some(authority) = authority {
@@ -43,8 +44,9 @@ pub(super) fn host(parts: &Parts, uris: &[Uri]) -> Vec<u8> {
     host
 }
 
-/// Whether bodies of type `B` come from another version of axum. Its [`OriginalUri`] is another type, so the layer cannot find
-/// the original URI. Where a router removes a prefix, one tenant's request would look like another tenant's.
+/// Whether bodies of type `B` come from another version of axum. Its [`OriginalUri`] is another type, so the layer
+/// cannot find the original URI. Where a router removes a prefix, one tenant's request would look like another
+/// tenant's.
 pub(crate) fn hides_uri<B: 'static>() -> bool {
     // The name of a type is not stable. It decides only whether the layer refuses requests.
     let is_of_axum = type_name::<B>().starts_with("axum_core::");

@@ -9,8 +9,8 @@ use crate::received::{self, Received};
 use crate::settings::Senders;
 
 impl IdempotencyLayer {
-    /// Whether the layer refuses a request without a key, with 400 (default: `true`). With `false` such a request passes
-    /// untouched.
+    /// Whether the layer refuses a request without a key, with 400 (default: `true`). With `false` such a request
+    /// passes untouched.
     pub fn required(self, required: bool) -> Self {
         self.with(|settings| settings.required = required)
     }
@@ -21,24 +21,25 @@ impl IdempotencyLayer {
         self.with(|settings| settings.lenient = lenient)
     }
 
-    /// The longest key that the layer accepts, in bytes: 1 to 255 (default: 255). (In the header field a character is one byte.) It answers a longer key with 400, without
-    /// asking the database.
+    /// The longest key that the layer accepts, in bytes: 1 to 255 (default: 255). (In the header field a character is
+    /// one byte.) It answers a longer key with 400, without asking the database.
     pub fn max_key(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_key = bytes)
     }
 
-    /// Decides which keys the layer accepts (only UUIDs, for example). It answers another key with 400, without asking the
-    /// database.
+    /// Decides which keys the layer accepts (only UUIDs, for example). It answers another key with 400, without asking
+    /// the database.
     pub fn key_format(self, accept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.key_format = Arc::new(accept))
     }
 
-    /// Finds the key of a request, instead of in the header field Idempotency-Key. `None`: the request has no key, which is an error if a key is
-    /// [required](Self::required).
+    /// Finds the key of a request, instead of in the header field Idempotency-Key. `None`: the request has no key,
+    /// which is an error if a key is [required](Self::required).
     ///
-    /// The hook may wait. It gets the whole request: so also a request without a key is read into memory first. If the hook returns an error, the client gets
-    /// [bad-key](crate#bad-key) with the first 300 characters of the error's text. [`max_key`](Self::max_key) and
-    /// [`key_format`](Self::key_format) check what it finds. For a field of a JSON body there is [`key_in_json`](Self::key_in_json). If the key is the sender's id of an event, set
+    /// The hook may wait. It gets the whole request: so also a request without a key is read into memory first. If the
+    /// hook returns an error, the client gets [bad-key](crate#bad-key) with the first 300 characters of the error's
+    /// text. [`max_key`](Self::max_key) and [`key_format`](Self::key_format) check what it finds. For a field of a
+    /// JSON body there is [`key_in_json`](Self::key_in_json). If the key is the sender's id of an event, set
     /// [`events`](Self::events).
     pub fn key_from<F, E>(self, hook: impl Fn(Received) -> F + Send + Sync + 'static) -> Self
     where
@@ -49,7 +50,8 @@ impl IdempotencyLayer {
         self.with(|settings| settings.key_from = Ok(Some(hook)))
     }
 
-    /// Takes the key from a JSON body, where the path (RFC 9535) selects a text or a whole number: a webhook's event id, for example.
+    /// Takes the key from a JSON body, where the path (RFC 9535) selects a text or a whole number: a webhook's event
+    /// id, for example.
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
@@ -60,26 +62,31 @@ impl IdempotencyLayer {
     /// # }
     /// ```
     ///
-    /// Verify the signature of a webhook in front of this layer: a stranger could use up the ids of events. And let only the event count
-    /// ([`json_only`](Self::json_only)), if a sender sends it again in another body.
+    /// Verify the signature of a webhook in front of this layer: a stranger could use up the ids of events. And let
+    /// only the event count ([`json_only`](Self::json_only)), if a sender sends it again in another body.
     ///
     /// The requests are then [events](Self::events), unless you say otherwise after this.
     ///
-    /// A body that is not JSON, a value of another type, and a field that stands twice in an object on the way to it (or, if there is no value, anywhere), are [bad-key](crate#bad-key): parsers differ in which of two fields they take. A missing value, or `null`, is a missing key.
+    /// A body that is not JSON, a value of another type, and a field that stands twice in an object on the way to it
+    /// (or, if there is no value, anywhere), are [bad-key](crate#bad-key): parsers differ in which of two fields they
+    /// take. A missing value, or `null`, is a missing key.
     pub fn key_in_json(self, path: &str) -> Self {
         self.key_at(path).events(true)
     }
 
-    /// Whether the requests are events, whose senders choose the keys and need no more than the answer that an event was done: webhooks, for example (default: `false`;
-    /// [`key_in_json`](Self::key_in_json) sets it).
+    /// Whether the requests are events, whose senders choose the keys and need no more than the answer that an event
+    /// was done: webhooks, for example (default: `false`; [`key_in_json`](Self::key_in_json) sets it).
     ///
-    /// If an event was done, and its response is not kept (any more), a redelivery gets the status of that response, or 200 after the [retention](rowlock::Idempotency::retention), without a body and
-    /// with `Idempotent-Replayed: true`, instead of [expired](crate#expired) or [response-not-kept](crate#response-not-kept). (Also if the handler had refused the event: after the retention that is not known any more.) Many senders stop to send to an endpoint that answers
-    /// 410, and all later events would be lost.
+    /// If an event was done, and its response is not kept (any more), a redelivery gets the status of that response,
+    /// or 200 after the [retention](rowlock::Idempotency::retention), without a body and with `Idempotent-Replayed:
+    /// true`, instead of [expired](crate#expired) or [response-not-kept](crate#response-not-kept). (Also if the
+    /// handler had refused the event: after the retention that is not known any more.) Many senders stop to send to an
+    /// endpoint that answers 410, and all later events would be lost.
     ///
     /// Remember the keys for longer than the sender tries (often three days): after the retention and
-    /// [`remember_expired`](rowlock::Idempotency::remember_expired) an event is done again. And let the content of an event not count if a sender's redeliveries may differ
-    /// ([`json_only`](Self::json_only) with the path of the id): otherwise such a redelivery is [refused](crate#key-reused).
+    /// [`remember_expired`](rowlock::Idempotency::remember_expired) an event is done again. And let the content of an
+    /// event not count if a sender's redeliveries may differ ([`json_only`](Self::json_only) with the path of the id):
+    /// otherwise such a redelivery is [refused](crate#key-reused).
     pub fn events(self, events: bool) -> Self {
         let senders = if events {
             Senders::OfEvents

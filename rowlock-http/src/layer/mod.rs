@@ -22,27 +22,31 @@ use crate::settings::{Running, Settings};
 use crate::under_way::Left;
 
 /// Makes the routes inside it safe to retry; see the [module](crate). Give it to
-/// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), to `route_layer`, or to any stack of
-/// tower services for HTTP. Cloning is cheap.
+/// [`Router::layer`](https://docs.rs/axum/latest/axum/struct.Router.html#method.layer), to `route_layer`, or to any
+/// stack of tower services for HTTP. Cloning is cheap.
 #[derive(Debug, Clone)]
 #[must_use = "it does nothing by itself"]
 pub struct IdempotencyLayer(Arc<Settings>);
 
 impl IdempotencyLayer {
-    /// A layer that keeps its records with `idempotency`, whose settings are the lease, the retention, the waiting and the
-    /// largest outcome.
+    /// A layer that keeps its records with `idempotency`, whose settings are the lease, the retention, the waiting and
+    /// the largest outcome.
     ///
-    /// `principal` returns whose request it is (a user, a tenant), in 1 to 250 bytes. (With a [service](Self::service), its name and two bytes less.) Equal keys of two principals are two
-    /// records; otherwise one user could read another user's responses. On `None`, or 0 bytes, the layer answers with 401.
-    /// Return what the authentication in front of this layer has put into the request's extensions, not what any client can
-    /// send. The record's scope is [`scope`](Self::scope) of the principal.
+    /// `principal` returns whose request it is (a user, a tenant), in 1 to 250 bytes. (With a
+    /// [service](Self::service), its name and two bytes less.) Equal keys of two principals are two records; otherwise
+    /// one user could read another user's responses. On `None`, or 0 bytes, the layer answers with 401. Return what
+    /// the authentication in front of this layer has put into the request's extensions, not what any client can send.
+    /// The record's scope is [`scope`](Self::scope) of the principal.
     ///
-    /// - If the principal has two parts, put them together so that no two pairs become one text: `a:b` and `c` must not be `a` and `b:c`. Say the length of the first part, for
-    ///   example: `format!("{}:{tenant}:{user}", tenant.len())`.
-    /// - A route without a login has strangers for clients. One principal for all of them (`"anonymous"`) makes their keys one: who sends the key and the request of another
-    ///   gets the response that was kept for that one. Return something that only the same client can send again: a session cookie that the server has signed, or a digest of
-    ///   a secret in the request. If there is nothing of the kind, return `"anonymous"` only where the response to an equal request holds nothing that is not in that request, and keys
-    ///   are random: accept only UUIDs ([`key_format`](Self::key_format)).
+    /// - If the principal has two parts, put them together so that no two pairs become one text: `a:b` and `c` must
+    ///   not be `a` and `b:c`. Say the length of the first part, for example: `format!("{}:{tenant}:{user}",
+    ///   tenant.len())`.
+    /// - A route without a login has strangers for clients. One principal for all of them (`"anonymous"`) makes their
+    ///   keys one: who sends the key and the request of another gets the response that was kept for that one. Return
+    ///   something that only the same client can send again: a session cookie that the server has signed, or a digest
+    ///   of a secret in the request. If there is nothing of the kind, return `"anonymous"` only where the response to
+    ///   an equal request holds nothing that is not in that request, and keys are random: accept only UUIDs
+    ///   ([`key_format`](Self::key_format)).
     pub fn new<P: AsRef<[u8]>>(
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
@@ -55,17 +59,21 @@ impl IdempotencyLayer {
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
     }
 
-    /// The name of the service that this layer belongs to: 1 to 50 letters, digits, hyphens, underscores and dots (default: none). It is a part of the
-    /// [scope](Self::scope): equal keys of one principal at two services are two records.
+    /// The name of the service that this layer belongs to: 1 to 50 letters, digits, hyphens, underscores and dots
+    /// (default: none). It is a part of the [scope](Self::scope): equal keys of one principal at two services are two
+    /// records.
     ///
-    /// Set it where several services keep their records in one database, and a client, or one of the services, may send the same key to more than one of them. A gateway, for
-    /// example, that passes the client's header on to a service behind it: without names that service meets the record that the gateway's own attempt holds, and answers
-    /// [in-flight](crate#in-flight) or [key-reused](crate#key-reused) for ever. Name a service from its first day: under another name the keys are new, and a retry does its work again.
+    /// Set it where several services keep their records in one database, and a client, or one of the services, may
+    /// send the same key to more than one of them. A gateway, for example, that passes the client's header on to a
+    /// service behind it: without names that service meets the record that the gateway's own attempt holds, and
+    /// answers [in-flight](crate#in-flight) or [key-reused](crate#key-reused) for ever. Name a service from its first
+    /// day: under another name the keys are new, and a retry does its work again.
     pub fn service(self, name: &str) -> Self {
         self.with(|settings| settings.service = Some(name.into()))
     }
 
-    /// The scope of the layer's records for one `principal`: `http:` and the principal ([`scope`](crate::scope())), or `http:@`, the name of the [service](Self::service), `:` and the principal.
+    /// The scope of the layer's records for one `principal`: `http:` and the principal ([`scope`](crate::scope())), or
+    /// `http:@`, the name of the [service](Self::service), `:` and the principal.
     ///
     /// ```
     /// # fn f(layer: rowlock_http::IdempotencyLayer) {
@@ -78,43 +86,52 @@ impl IdempotencyLayer {
         with_prefix(&owner(self.0.service.as_deref(), principal.as_ref()))
     }
 
-    /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next await point, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the handler had begun:
-    /// [`server_error`](Self::server_error), and its [steps](rowlock::IdempotencyGuard::step_once). If the handler had already returned a final response, whose body did
-    /// not come to its end in this time, then the work is done, and retries get [response-not-kept](crate#response-not-kept).
+    /// How long a handler may run: 1 ms to 1 day (default: for ever). After that the handler is dropped at its next
+    /// await point, and the client gets [run-too-long](crate#run-too-long). The key is free, or unknown, by what the
+    /// handler had begun: [`server_error`](Self::server_error), and its [steps](rowlock::IdempotencyGuard::step_once).
+    /// If the handler had already returned a final response, whose body did not come to its end in this time, then the
+    /// work is done, and retries get [response-not-kept](crate#response-not-kept).
     ///
-    /// Tasks that the handler has spawned go on. A transaction of the handler is rolled back, unless its commit is on its way.
+    /// Tasks that the handler has spawned go on. A transaction of the handler is rolled back, unless its commit is on
+    /// its way.
     pub fn max_run(self, time: Duration) -> Self {
         self.with(|settings| settings.max_run = Some(time))
     }
 
-    /// How long a client may ask the layer to wait for the running attempt of its key: with `Prefer: wait=N` (seconds; RFC 7240, section 4.3) a duplicate gets the
-    /// response of that attempt when it ends, or [in-flight](crate#in-flight) after N seconds, or after this limit. If the attempt ends without a response that is kept, one of those that
-    /// wait runs the handler, which may take longer. At most 366 days. Without this setting the layer ignores that header, and [`wait`](rowlock::Idempotency::wait) holds for every request; with
-    /// it, for those without that header. It waits as [`wait`](rowlock::Idempotency::wait) does, and has no room of [`max_running`](Self::max_running); see [`max_waiting`](Self::max_waiting).
+    /// How long a client may ask the layer to wait for the running attempt of its key: with `Prefer: wait=N` (seconds;
+    /// RFC 7240, section 4.3) a duplicate gets the response of that attempt when it ends, or
+    /// [in-flight](crate#in-flight) after N seconds, or after this limit. If the attempt ends without a response that
+    /// is kept, one of those that wait runs the handler, which may take longer. At most 366 days. Without this setting
+    /// the layer ignores that header, and [`wait`](rowlock::Idempotency::wait) holds for every request; with it, for
+    /// those without that header. It waits as [`wait`](rowlock::Idempotency::wait) does, and has no room of
+    /// [`max_running`](Self::max_running); see [`max_waiting`](Self::max_waiting).
     pub fn max_wait(self, limit: Duration) -> Self {
         self.with(|settings| settings.max_wait = Some(limit))
     }
 
-    /// How many requests may wait for an attempt at the same time in this layer and its clones (1 at least; default: 1000). Each has its body in memory. A request beyond that is not
-    /// made to wait: while its key is in flight it gets [in-flight](crate#in-flight) at once.
+    /// How many requests may wait for an attempt at the same time in this layer and its clones (1 at least; default:
+    /// 1000). Each has its body in memory. A request beyond that is not made to wait: while its key is in flight it
+    /// gets [in-flight](crate#in-flight) at once.
     pub fn max_waiting(self, requests: usize) -> Self {
         self.with(|settings| settings.max_waiting = Running::at_most(requests))
     }
 
-    /// How many handlers may run at the same time in this layer and its clones (1 at least; default: no limit). The layer answers a request beyond it with
-    /// [overloaded](crate#overloaded), without claiming its key. Replays, and requests whose key is in flight, need no room.
+    /// How many handlers may run at the same time in this layer and its clones (1 at least; default: no limit). The
+    /// layer answers a request beyond it with [overloaded](crate#overloaded), without claiming its key. Replays, and
+    /// requests whose key is in flight, need no room.
     pub fn max_running(self, handlers: usize) -> Self {
         self.with(|settings| settings.max_running = Some(Running::at_most(handlers)))
     }
 
-    /// The address of the page that describes the [problems](crate#problems), each under an anchor with its name (default: the
-    /// page of this crate). The `type` of a problem is this address, `#` and the name.
+    /// The address of the page that describes the [problems](crate#problems), each under an anchor with its name
+    /// (default: the page of this crate). The `type` of a problem is this address, `#` and the name.
     pub fn policy_url(self, url: impl Into<String>) -> Self {
         let url = url.into().into();
         self.with(|settings| settings.policy_url = url)
     }
 
-    /// Checks the settings. Call this when the server starts: with wrong settings the layer answers every request with 500.
+    /// Checks the settings. Call this when the server starts: with wrong settings the layer answers every request with
+    /// 500.
     ///
     /// # Errors
     ///
@@ -123,17 +140,21 @@ impl IdempotencyLayer {
         self.0.check()
     }
 
-    /// Ends the layer, its clones, and layers that were made from it, when the server stops. From now on they answer each new request with a key with
-    /// [stopping](crate#stopping). Waits for the requests that are under way, for at most `limit`, and returns those that it has cut off or could not wait for, each once, with what it did last: log them.
+    /// Ends the layer, its clones, and layers that were made from it, when the server stops. From now on they answer
+    /// each new request with a key with [stopping](crate#stopping). Waits for the requests that are under way, for at
+    /// most `limit`, and returns those that it has cut off or could not wait for, each once, with what it did last:
+    /// log them.
     ///
-    /// A request is under way from the first poll of its future until the layer has kept its response, or given up. This
-    /// includes a request whose client has hung up; a server's graceful shutdown does not wait for such a request, because its
-    /// connection is gone. Near the end of the limit (a tenth of it, at most 2 s) the layer drops the handlers that still run, as
-    /// [`max_run`](Self::max_run) does: each key is free, or unknown, by what its handler had begun. So no started effect is lost or repeated unseen, if the
-    /// handler does it in its transaction, in a step, or under [`ServerError::Unknown`](crate::ServerError::Unknown).
+    /// A request is under way from the first poll of its future until the layer has kept its response, or given up.
+    /// This includes a request whose client has hung up; a server's graceful shutdown does not wait for such a
+    /// request, because its connection is gone. Near the end of the limit (a tenth of it, at most 2 s) the layer drops
+    /// the handlers that still run, as [`max_run`](Self::max_run) does: each key is free, or unknown, by what its
+    /// handler had begun. So no started effect is lost or repeated unseen, if the handler does it in its transaction,
+    /// in a step, or under [`ServerError::Unknown`](crate::ServerError::Unknown).
     ///
-    /// Call it at the same time as the server's graceful shutdown, or after it; then call [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Requests that pass
-    /// untouched (another method, no key) do not count.
+    /// Call it at the same time as the server's graceful shutdown, or after it; then call
+    /// [`Rowlock::shutdown`](rowlock::Rowlock::shutdown). Requests that pass untouched (another method, no key) do not
+    /// count.
     ///
     /// ```
     /// # async fn f(layer: rowlock_http::IdempotencyLayer, rowlock: rowlock::Rowlock) {

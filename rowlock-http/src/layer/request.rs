@@ -19,28 +19,29 @@ impl IdempotencyLayer {
         self.with(|settings| settings.methods = methods)
     }
 
-    /// The largest body of a request, in bytes (default: 1 MiB). The layer reads the whole body before it calls the handler. It
-    /// answers a larger body with 413.
+    /// The largest body of a request, in bytes (default: 1 MiB). The layer reads the whole body before it calls the
+    /// handler. It answers a larger body with 413.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|settings| settings.max_body = bytes)
     }
 
-    /// How long the whole body of a request may take to arrive, counted from the end of its head: 1 ms to 1 day (default: one
-    /// minute). The layer answers a slower body with 408. Give routes for large bodies more time: 1 MiB in a minute is 17 KiB/s.
+    /// How long the whole body of a request may take to arrive, counted from the end of its head: 1 ms to 1 day
+    /// (default: one minute). The layer answers a slower body with 408. Give routes for large bodies more time: 1 MiB
+    /// in a minute is 17 KiB/s.
     ///
-    /// The limit also holds after the client has hung up, and after a time limit outside of this layer: the layer's task waits
-    /// for the rest of the body, but not longer than this.
+    /// The limit also holds after the client has hung up, and after a time limit outside of this layer: the layer's
+    /// task waits for the rest of the body, but not longer than this.
     pub fn body_timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.body_timeout = timeout)
     }
 
-    /// Returns the URI whose path and query, with the method and the body, distinguish one request from another. axum 0.8 does
-    /// not need this: without it, both the URI that the client has sent ([`OriginalUri`](axum::extract::OriginalUri)) and the
-    /// URI that the handler sees count.
+    /// Returns the URI whose path and query, with the method and the body, distinguish one request from another. axum
+    /// 0.8 does not need this: without it, both the URI that the client has sent
+    /// ([`OriginalUri`](axum::extract::OriginalUri)) and the URI that the handler sees count.
     ///
-    /// Set this if another router removes a prefix of the path before the layer. Otherwise the same request to `/tenants/a` and
-    /// to `/tenants/b` counts as one, and the second tenant gets the first tenant's response. With another version of axum the
-    /// layer answers every request with 500 until this is set:
+    /// Set this if another router removes a prefix of the path before the layer. Otherwise the same request to
+    /// `/tenants/a` and to `/tenants/b` counts as one, and the second tenant gets the first tenant's response. With
+    /// another version of axum the layer answers every request with 500 until this is set:
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) {
@@ -58,23 +59,26 @@ impl IdempotencyLayer {
 
     /// Whether the host also distinguishes one request from another (default: `false`).
     ///
-    /// One service often has several names: one for each region, an internal name, the addresses of its processes. A retry may
-    /// go to another name than the first request. If the server refused that retry, the client might send the request under a
-    /// new key, and the work would happen twice. So by default the same request to two hosts counts as one, and the second
-    /// host answers with the first host's response.
+    /// One service often has several names: one for each region, an internal name, the addresses of its processes. A
+    /// retry may go to another name than the first request. If the server refused that retry, the client might send
+    /// the request under a new key, and the work would happen twice. So by default the same request to two hosts
+    /// counts as one, and the second host answers with the first host's response.
     ///
-    /// Set this where the hosts are different services to the same [principal](Self::new), for example shops that share their
-    /// users. The layer then refuses the same key on another host (422). If each host shall have separate keys, make the host a
-    /// part of the principal instead.
+    /// Set this where the hosts are different services to the same [principal](Self::new), for example shops that
+    /// share their users. The layer then refuses the same key on another host (422). If each host shall have separate
+    /// keys, make the host a part of the principal instead.
     ///
-    /// The host is the authority of the URI (HTTP/2, or a URI in absolute form), or else the header `Host`; the port counts. The
-    /// client or a proxy has sent it. Let your proxy pass the client's host on, and refuse hosts that you do not serve.
+    /// The host is the authority of the URI (HTTP/2, or a URI in absolute form), or else the header `Host`; the port
+    /// counts. The client or a proxy has sent it. Let your proxy pass the client's host on, and refuse hosts that you
+    /// do not serve.
     pub fn host_counts(self, counts: bool) -> Self {
         self.with(|settings| settings.host_counts = counts)
     }
 
-    /// The headers of a request that distinguish it from another, too: the version of the API, for example (default: none). The values count
-    /// as they are, in their order; a missing header differs from an empty one. A header that a request does not have adds nothing: retries of such requests go on where this setting [changes](Self::also_accept).
+    /// The headers of a request that distinguish it from another, too: the version of the API, for example (default:
+    /// none). The values count as they are, in their order; a missing header differs from an empty one. A header that
+    /// a request does not have adds nothing: retries of such requests go on where this setting
+    /// [changes](Self::also_accept).
     pub fn headers_count<I>(self, headers: I) -> Self
     where
         I: IntoIterator,
@@ -84,13 +88,16 @@ impl IdempotencyLayer {
         self.with(|settings| settings.headers_count = headers)
     }
 
-    /// The parts of a JSON body that distinguish one request from another, as paths of RFC 9535 (`$.order.id`) (default: the whole body counts). Use
-    /// this, or [`json_except`](Self::json_except), for clients whose retries differ in fields without meaning. White space and the order of the fields make
-    /// no difference then.
+    /// The parts of a JSON body that distinguish one request from another, as paths of RFC 9535 (`$.order.id`)
+    /// (default: the whole body counts). Use this, or [`json_except`](Self::json_except), for clients whose retries
+    /// differ in fields without meaning. White space and the order of the fields make no difference then.
     ///
-    /// All bytes count if the Content-Type is not JSON, if the body is not JSON or is nested more than 128 levels deep, if the paths select nothing in it (otherwise a wrong path would make all requests one), and if an object in
-    /// question has a field twice, because parsers differ in which one they take. All bytes count, too, if the paths may take more than 8 steps for each byte of the body, and more than 65,536: each
-    /// `..` visits a value once for each value around it, and a query from the root inside of a filter visits all values again. A [`fingerprint`](Self::fingerprint) hook replaces this setting.
+    /// All bytes count if the Content-Type is not JSON, if the body is not JSON or is nested more than 128 levels
+    /// deep, if the paths select nothing in it (otherwise a wrong path would make all requests one), and if an object
+    /// in question has a field twice, because parsers differ in which one they take. All bytes count, too, if the
+    /// paths may take more than 8 steps for each byte of the body, and more than 65,536: each `..` visits a value once
+    /// for each value around it, and a query from the root inside of a filter visits all values again. A
+    /// [`fingerprint`](Self::fingerprint) hook replaces this setting.
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
@@ -110,8 +117,9 @@ impl IdempotencyLayer {
         self.with(|settings| settings.json = choice)
     }
 
-    /// The parts of a JSON body that do not count, as paths of RFC 9535 (`$.order.id`), such as the time of sending (`$.sent_at`) or a trace in each item
-    /// (`$.items[*].trace`). All else counts. Otherwise as [`json_only`](Self::json_only), of which the last one set holds.
+    /// The parts of a JSON body that do not count, as paths of RFC 9535 (`$.order.id`), such as the time of sending
+    /// (`$.sent_at`) or a trace in each item (`$.items[*].trace`). All else counts. Otherwise as
+    /// [`json_only`](Self::json_only), of which the last one set holds.
     pub fn json_except<I>(self, paths: I) -> Self
     where
         I: IntoIterator,
@@ -121,13 +129,15 @@ impl IdempotencyLayer {
         self.with(|settings| settings.json = choice)
     }
 
-    /// Also accepts retries of requests that a layer with the settings of `other` has begun, so that a deployment may change what counts of a request
-    /// ([`uri`](Self::uri), [`host_counts`](Self::host_counts), [`headers_count`](Self::headers_count), [`json_only`](Self::json_only), [`json_except`](Self::json_except),
-    /// [`fingerprint`](Self::fingerprint); no other setting of `other` means anything). Without it a retry that is on its way during the deployment gets
-    /// [key-reused](crate#key-reused), and a client that then takes a new key does the work twice. Call it once for each layer to accept.
+    /// Also accepts retries of requests that a layer with the settings of `other` has begun, so that a deployment may
+    /// change what counts of a request ([`uri`](Self::uri), [`host_counts`](Self::host_counts),
+    /// [`headers_count`](Self::headers_count), [`json_only`](Self::json_only), [`json_except`](Self::json_except),
+    /// [`fingerprint`](Self::fingerprint); no other setting of `other` means anything). Without it a retry that is on
+    /// its way during the deployment gets [key-reused](crate#key-reused), and a client that then takes a new key does
+    /// the work twice. Call it once for each layer to accept.
     ///
-    /// If the record of a key is of another request by the layer's own settings, the layer compares it by those of `other`, with one more statement for each. A new request begins by the layer's own
-    /// settings.
+    /// If the record of a key is of another request by the layer's own settings, the layer compares it by those of
+    /// `other`, with one more statement for each. A new request begins by the layer's own settings.
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) -> Result<(), rowlock::Error> {
@@ -150,14 +160,14 @@ impl IdempotencyLayer {
     }
 
     /// Computes what distinguishes one request from another, in addition to its method, path and query, and to
-    /// [`headers_count`](Self::headers_count) and [`host_counts`](Self::host_counts): instead of the body. (Without a hook, a JSON body counts as
-    /// [`json_only`](Self::json_only) says, and a form of several parts, `multipart/form-data`, counts by its parts and not by its boundary. Every
-    /// other body counts byte for byte.)
+    /// [`headers_count`](Self::headers_count) and [`host_counts`](Self::host_counts): instead of the body. (Without a
+    /// hook, a JSON body counts as [`json_only`](Self::json_only) says, and a form of several parts,
+    /// `multipart/form-data`, counts by its parts and not by its boundary. Every other body counts byte for byte.)
     ///
-    /// The hook may wait, to look something up for example. It gets the whole request. If it returns an error, the client
-    /// gets [request-refused](crate#request-refused) with the first 300 characters of the error's text, and nothing is done. Set
-    /// [`Fingerprint::from_bytes`] if you have computed the digest yourself. The same request must get the same fingerprint at any
-    /// time, in every process: otherwise its retries are refused (422).
+    /// The hook may wait, to look something up for example. It gets the whole request. If it returns an error, the
+    /// client gets [request-refused](crate#request-refused) with the first 300 characters of the error's text, and
+    /// nothing is done. Set [`Fingerprint::from_bytes`] if you have computed the digest yourself. The same request
+    /// must get the same fingerprint at any time, in every process: otherwise its retries are refused (422).
     ///
     /// ```
     /// # async fn f(rowlock: rowlock::Rowlock) {

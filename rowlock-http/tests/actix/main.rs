@@ -1,6 +1,7 @@
 //! The HTTP layer for actix-web, over real sockets: the same tests as for axum, from the same files (`tests/http`).
 //!
-//! What is left out is axum's own (routers that hide a prefix, its extractors, responses with trailers, which actix-web cannot send) or hyper's (clients that close their half).
+//! What is left out is axum's own (routers that hide a prefix, its extractors, responses with trailers, which
+//! actix-web cannot send) or hyper's (clients that close their half).
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 #[path = "../http/bodies.rs"]

@@ -1,4 +1,5 @@
-//! What actix-web cannot do: responses with trailers, and handlers that outlive their server. And what it answers by itself.
+//! What actix-web cannot do: responses with trailers, and handlers that outlive their server. And what it answers by
+//! itself.
 
 use std::time::Duration;
 
@@ -51,7 +52,8 @@ over_a_socket! {
         }
     }
 
-    /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the lease.
+    /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the
+    /// lease.
     async fn a_process_that_ends_does_not_free_a_key_whose_work_is_done() {
         let process = tokio::runtime::Runtime::new().unwrap();
         let server = process.spawn(Server::plain()).await.unwrap();

@@ -79,8 +79,8 @@ async fn server(hyper: Hyper) -> Server {
     .await
 }
 
-/// Sends requests in all the shapes in which one with a body can arrive, none of them twice. (The larger one fits into the
-/// window of a connection: a reset throws away what has not left the client.)
+/// Sends requests in all the shapes in which one with a body can arrive, none of them twice. (The larger one fits into
+/// the window of a connection: a reset throws away what has not left the client.)
 ///
 /// Most clients go at once, with or without the server having read anything; those of each fifth round go when their
 /// request was handed over, which is how many at least were.

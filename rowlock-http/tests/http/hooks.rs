@@ -179,7 +179,8 @@ over_a_socket! {
         send(request().header("x-user", "ann")).await.is_new(201);
     }
 
-    /// Each function panics now and then, on many keys at the same time, and each request is sent until it has an answer.
+    /// Each function panics now and then, on many keys at the same time, and each request is sent until it has an
+    /// answer.
     async fn whichever_function_panics_no_work_is_done_twice() {
         let server = Server::new(|layer| {
             let moments = Arc::new(AtomicU64::new(1));

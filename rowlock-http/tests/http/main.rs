@@ -37,8 +37,8 @@
 //! | the server stops | `drain::*`, `axum_alone::*` |
 //! | 2.5: the client chooses a key, and keeps it for its retries; 409 is sent again, 422 never | `clients::*` |
 //!
-//! The published scenarios of idempot-js (`idempotency.feature`) are all among these, but one: there, another key with the same body is refused with 409, which is that
-//! library's own rule, and not the draft's.
+//! The published scenarios of idempot-js (`idempotency.feature`) are all among these, but one: there, another key with
+//! the same body is refused with 409, which is that library's own rule, and not the draft's.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod axum_alone;

@@ -1,4 +1,5 @@
-//! Responses that say that nothing was done: 401, 405 and 407. And those that need a header of their own to be replayed.
+//! Responses that say that nothing was done: 401, 405 and 407. And those that need a header of their own to be
+//! replayed.
 
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};

@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 
 use crate::server::{Answer, Server, over_a_socket, send};
 
-/// The layer on the database of `server`, behind a prefix. What comes of the same request to two tenants, and how often
-/// the handler has run.
+/// The layer on the database of `server`, behind a prefix. What comes of the same request to two tenants, and how
+/// often the handler has run.
 async fn two_tenants(
     server: &Server,
     set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,

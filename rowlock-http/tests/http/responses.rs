@@ -90,8 +90,8 @@ impl HttpBody for Frames {
     }
 }
 
-/// A body that comes piece by piece: `4x500` are four pieces of 500 bytes. It waits for the gate before the last one; the
-/// last one of `4x500!` is an error. `events` are without an end.
+/// A body that comes piece by piece: `4x500` are four pieces of 500 bytes. It waits for the gate before the last one;
+/// the last one of `4x500!` is an error. `events` are without an end.
 pub(crate) fn stream(shop: Arc<Shop>, shape: &str) -> Response {
     let (pieces, breaks, events) = match shape {
         "events" => ("2x10", false, true),

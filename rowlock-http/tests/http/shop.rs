@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use rowlock::{Error, IdempotencyGuard, Outcome, StepFailed};
+use rowlock::{Error, IdempotencyGuard, Outcome, StepFailed, TransactionError};
 use rowlock_http::Idempotent;
 use sqlx::SqlitePool;
 use tokio::sync::Semaphore;
@@ -218,7 +218,8 @@ pub(crate) async fn handle(State(shop): State<Arc<Shop>>, request: Request) -> R
     response
 }
 
-/// `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept. `0 201 twice`: it tries another one after the commit.
+/// `2 201`: the first two transactions meet a conflict. `0 201 500`: it answers something else than what it has kept.
+/// `0 201 twice`: it tries another one after the commit.
 async fn in_tx(
     shop: &Shop,
     idempotent: &Idempotent,
@@ -293,7 +294,7 @@ async fn attempt(
                 .into_response()
         }
         "open-step" => {
-            let lost = Error::NotOneRow { rows: 0 };
+            let lost = Error::Transaction(TransactionError::NotOneRow { rows: 0 });
             let step = async { Err::<(), _>(StepFailed::Unknown(lost)) };
             let (status, name) = argument.split_once(' ').unwrap_or(("402", "charge"));
             idempotent.step_once(name, step).await.unwrap_err();

@@ -16,7 +16,8 @@ pub enum Delivery<E> {
     InvalidId,
     /// The record of this id waits for a decision: other calls than an inbox's have used this scope.
     Undecided,
-    /// The work, or the database, has failed: nothing is written. (After [`Error::CommitUnknown`](rowlock::Error::CommitUnknown) the next delivery finds out.)
+    /// The work, or the database, has failed: nothing is written. (After
+    /// [`Error::CommitUnknown`](rowlock::Error::CommitUnknown) the next delivery finds out.)
     Failed(E),
 }
 
@@ -27,19 +28,21 @@ pub enum Reply {
     Ack,
     /// Deliver it again, later. (AMQP `basic.nack` with `requeue`; 503.)
     Nack,
-    /// Never deliver it again, and put it aside for a person. (AMQP `basic.reject` without `requeue`, into the dead letter exchange; 422.)
+    /// Never deliver it again, and put it aside for a person. (AMQP `basic.reject` without `requeue`, into the dead
+    /// letter exchange; 422.)
     DeadLetter,
 }
 
 impl<E> Delivery<E> {
-    /// What to tell the broker. A failure is delivered again: limit the deliveries of a message in the broker (RabbitMQ: `x-delivery-limit` of a quorum queue).
+    /// What to tell the broker. A failure is delivered again: limit the deliveries of a message in the broker
+    /// (RabbitMQ: `x-delivery-limit` of a quorum queue).
     #[must_use]
     pub fn reply(&self) -> Reply {
         self.reply_unless(|_| false)
     }
 
-    /// [`reply`](Self::reply), where a failure may be one that every other delivery would repeat (a payload that cannot be read): `is_final` says so, and the message is
-    /// put aside.
+    /// [`reply`](Self::reply), where a failure may be one that every other delivery would repeat (a payload that
+    /// cannot be read): `is_final` says so, and the message is put aside.
     #[must_use]
     pub fn reply_unless(&self, is_final: impl FnOnce(&E) -> bool) -> Reply {
         match self {

@@ -1,20 +1,24 @@
 //! An inbox: each message of a queue, or of a webhook, takes effect once, however often it is delivered.
 //!
-//! Brokers and webhooks deliver *at least once*: after a lost acknowledgement they deliver again. A consumer that does its work in a transaction of its own database, and
-//! remembers the message's id in that transaction, turns this into *once* ([P. Helland, "Life beyond Distributed Transactions"](https://queue.acm.org/detail.cfm?id=3025012), calls it
+//! Brokers and webhooks deliver *at least once*: after a lost acknowledgement they deliver again. A consumer that does
+//! its work in a transaction of its own database, and remembers the message's id in that transaction, turns this into
+//! *once* ([P. Helland, "Life beyond Distributed Transactions"](https://queue.acm.org/detail.cfm?id=3025012), calls it
 //! idempotent processing; others call it the inbox pattern).
 //!
 //! # Failure
 //!
 //! - *The consumer dies before the commit*: the database rolls back. The broker delivers again, and the work runs.
-//! - *It dies after the commit, and before the acknowledgement*: the broker delivers again, and the inbox says [`Duplicate`](Delivery::Duplicate).
-//! - *It is paused in the middle, and the broker delivers the message to another consumer*: that one waits, or gets [`InFlight`](Delivery::InFlight), until the first
-//!   transaction has ended. One of them commits.
+//! - *It dies after the commit, and before the acknowledgement*: the broker delivers again, and the inbox says
+//!   [`Duplicate`](Delivery::Duplicate).
+//! - *It is paused in the middle, and the broker delivers the message to another consumer*: that one waits, or gets
+//!   [`InFlight`](Delivery::InFlight), until the first transaction has ended. One of them commits.
 //! - *The database is out of reach*: [`Failed`](Delivery::Failed), and the broker delivers again.
-//! - *Two messages have one id, and different payloads*: the second is put aside ([`OtherPayload`](Delivery::OtherPayload)). Two messages with different ids and the same
-//!   payload are two effects: take the id from the producer, not from the broker.
+//! - *Two messages have one id, and different payloads*: the second is put aside
+//!   ([`OtherPayload`](Delivery::OtherPayload)). Two messages with different ids and the same payload are two effects:
+//!   take the id from the producer, not from the broker.
 //!
-//! An id is remembered for [`retention`](rowlock::Idempotency::retention) and [`remember_expired`](rowlock::Idempotency::remember_expired), 7 days when not set. A delivery after that runs the
+//! An id is remembered for [`retention`](rowlock::Idempotency::retention) and
+//! [`remember_expired`](rowlock::Idempotency::remember_expired), 7 days when not set. A delivery after that runs the
 //! work again: set more than the broker's longest delay.
 
 mod delivery;
@@ -91,10 +95,12 @@ impl<I: AsRef<[u8]>, B: AsRef<[u8]>> Message for (I, B) {
 }
 
 impl<P: Pool> Inbox<P> {
-    /// The inbox of `consumer`, whose work is in transactions of `pool`. Each consumer of a message has an inbox of its own; processes of one consumer share the name. It is the
-    /// scope of the records: 1 to 255 bytes that do not begin with `http:`.
+    /// The inbox of `consumer`, whose work is in transactions of `pool`. Each consumer of a message has an inbox of
+    /// its own; processes of one consumer share the name. It is the scope of the records: 1 to 255 bytes that do not
+    /// begin with `http:`.
     ///
-    /// `idempotency` has the settings: [`retention`](Idempotency::retention), [`retry`](Idempotency::retry) and others. The waiting is the inbox's own: [`wait`](Self::wait).
+    /// `idempotency` has the settings: [`retention`](Idempotency::retention), [`retry`](Idempotency::retry) and
+    /// others. The waiting is the inbox's own: [`wait`](Self::wait).
     pub fn new(idempotency: Idempotency, pool: &P, consumer: impl Into<String>) -> Self
     where
         P: Clone,
@@ -108,30 +114,35 @@ impl<P: Pool> Inbox<P> {
         }
     }
 
-    /// How long a delivery waits for another consumer that works on the same message, before it is [`InFlight`](Delivery::InFlight): 10 s when not set, at most 366 days. A short wait
-    /// lets a broker deliver the message again and again meanwhile, up to its limit.
+    /// How long a delivery waits for another consumer that works on the same message, before it is
+    /// [`InFlight`](Delivery::InFlight): 10 s when not set, at most 366 days. A short wait lets a broker deliver the
+    /// message again and again meanwhile, up to its limit.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How many messages of a [batch](Self::receive_all) have a transaction at the same time: 4 when not set, and 1 at least. The pool needs as many connections. With 1 the messages
-    /// are received one after the other, in their order.
+    /// How many messages of a [batch](Self::receive_all) have a transaction at the same time: 4 when not set, and 1 at
+    /// least. The pool needs as many connections. With 1 the messages are received one after the other, in their
+    /// order.
     pub fn at_once(mut self, messages: usize) -> Self {
         self.at_once = messages.max(1);
         self
     }
 
-    /// Receives a delivery of the message `id`: runs `work` in a transaction, unless an earlier delivery did, and commits its writes together with the id.
+    /// Receives a delivery of the message `id`: runs `work` in a transaction, unless an earlier delivery did, and
+    /// commits its writes together with the id.
     ///
-    /// `id` is what the producer calls the message, 1 to 255 bytes. `work` gets the transaction as in [`Retry::run`](rowlock::Retry::run): after a conflict it runs again, and its
-    /// effects outside of the transaction happen as often.
+    /// `id` is what the producer calls the message, 1 to 255 bytes. `work` gets the transaction as in
+    /// [`Retry::run`](rowlock::Retry::run): after a conflict it runs again, and its effects outside of the transaction
+    /// happen as often.
     ///
     /// Errors come as [`Failed`](Delivery::Failed).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the commit goes on in the background. In both cases the next delivery finds out.
+    /// Dropping the future while `work` runs rolls the transaction back. After `work`, the commit goes on in the
+    /// background. In both cases the next delivery finds out.
     pub async fn receive<E, F>(
         &self,
         id: impl AsRef<[u8]>,
@@ -164,8 +175,8 @@ impl<P: Pool> Inbox<P> {
         }
     }
 
-    /// Receives a batch: each message in a transaction of its own, some [at the same time](Self::at_once). The deliveries are in the order of the messages: one that fails keeps no
-    /// other one back.
+    /// Receives a batch: each message in a transaction of its own, some [at the same time](Self::at_once). The
+    /// deliveries are in the order of the messages: one that fails keeps no other one back.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -2,10 +2,12 @@
 //!
 //! # Overview
 //!
-//! Every machine has the same schedule, and no machine is special. When the time comes, each machine calls [`Job::run`]. One of them gets the lock with the job's name and runs the job. The others skip it.
-//! The name stays taken for at least [`at_least_for`](Job::at_least_for) after the job has begun, even if the job ends sooner. So a machine whose clock is late finds the name taken. (`ShedLock` has this
-//! promise, <https://github.com/lukas-krecan/ShedLock>, under these names.) The end of each run is recorded: `rowlock jobs` and [`Rowlock::runs`] show when it was, how long it took,
-//! on which machine, and what came of it.
+//! Every machine has the same schedule, and no machine is special. When the time comes, each machine calls
+//! [`Job::run`]. One of them gets the lock with the job's name and runs the job. The others skip it. The name stays
+//! taken for at least [`at_least_for`](Job::at_least_for) after the job has begun, even if the job ends sooner. So a
+//! machine whose clock is late finds the name taken. (`ShedLock` has this promise,
+//! <https://github.com/lukas-krecan/ShedLock>, under these names.) The end of each run is recorded: `rowlock jobs` and
+//! [`Rowlock::runs`] show when it was, how long it took, on which machine, and what came of it.
 //!
 //! # State model
 //!
@@ -18,18 +20,25 @@
 //!
 //! # Trust window
 //!
-//! That of the lease, which is renewed while the job runs ([`Held`]). The database's clock alone measures `at_least_for`. The machines' clocks only decide when each machine calls. Let the clocks
-//! differ by d at most, and let the rounds be p apart. Every round runs once if `at_least_for` is longer than d and shorter than p − d. (With clocks that
-//! are up to 5 s ahead or behind, d is 10 s: for a round each minute, more than 10 s and less than 50 s.) A machine that calls late counts as one whose clock is behind.
+//! That of the lease, which is renewed while the job runs ([`Held`]). The database's clock alone measures
+//! `at_least_for`. The machines' clocks only decide when each machine calls. Let the clocks differ by d at most, and
+//! let the rounds be p apart. Every round runs once if `at_least_for` is longer than d and shorter than p − d. (With
+//! clocks that are up to 5 s ahead or behind, d is 10 s: for a round each minute, more than 10 s and less than 50 s.)
+//! A machine that calls late counts as one whose clock is behind.
 //!
 //! # Failure
 //!
-//! - *The process crashes*: the name stays taken for `at_least_for` after the last renewal of the lease, or for the TTL if that is longer. So no other machine runs the job in the same round.
-//!   If the job had run for long, the name may still be taken in the next round, which then does not run. The run is shown as [abandoned](rowlock::RunState::Abandoned).
-//! - *The process is paused*: the work is dropped when the process wakes. *The process is cut off from the database*: the work is dropped at the deadline of the lease. By then another machine may run the job. Pin
-//!   the lease where the job writes to this database.
-//! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and the run is recorded as failed.
-//! - *No machine is up at that minute*, or the database is in [quarantine](rowlock::Rowlock::quarantine): the round does not run, and nothing runs it later. A job is not a queue.
+//! - *The process crashes*: the name stays taken for `at_least_for` after the last renewal of the lease, or for the
+//!   TTL if that is longer. So no other machine runs the job in the same round. If the job had run for long, the name
+//!   may still be taken in the next round, which then does not run. The run is shown as
+//!   [abandoned](rowlock::RunState::Abandoned).
+//! - *The process is paused*: the work is dropped when the process wakes. *The process is cut off from the database*:
+//!   the work is dropped at the deadline of the lease. By then another machine may run the job. Pin the lease where
+//!   the job writes to this database.
+//! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and
+//!   the run is recorded as failed.
+//! - *No machine is up at that minute*, or the database is in [quarantine](rowlock::Rowlock::quarantine): the round
+//!   does not run, and nothing runs it later. A job is not a queue.
 
 mod run;
 
@@ -54,8 +63,8 @@ const AT_MOST_FOR: RangeInclusive<Duration> =
 pub enum Ran<T> {
     /// The job ran here, and this is its result.
     Here(T),
-    /// The name is taken, so the job did not run here: it is running, it has just run, another holder has a lock of this name, or the database is in quarantine
-    /// ([`Busy::quarantine`]), and the job runs nowhere.
+    /// The name is taken, so the job did not run here: it is running, it has just run, another holder has a lock of
+    /// this name, or the database is in quarantine ([`Busy::quarantine`]), and the job runs nowhere.
     Skipped(Busy),
 }
 
@@ -127,8 +136,10 @@ impl Job {
         }
     }
 
-    /// How long the name stays taken after the job has begun, however soon the job ends: at most 24 h, and at most [`at_most_for`](Self::at_most_for); 0 when not set. If the machines' clocks
-    /// differ by d at most and the rounds are p apart, set it longer than d and shorter than p − d. Without it, a job that ends soon runs again on a machine whose clock is late.
+    /// How long the name stays taken after the job has begun, however soon the job ends: at most 24 h, and at most
+    /// [`at_most_for`](Self::at_most_for); 0 when not set. If the machines' clocks differ by d at most and the rounds
+    /// are p apart, set it longer than d and shorter than p − d. Without it, a job that ends soon runs again on a
+    /// machine whose clock is late.
     pub fn at_least_for(mut self, time: Duration) -> Self {
         self.at_least_for = time;
         self
@@ -142,8 +153,10 @@ impl Job {
 
     /// As [`Lock::ttl`]: 100 ms to 24 h; 30 s when not set.
     ///
-    /// While the job runs, its lease has this time or [`at_least_for`](Self::at_least_for), whichever is longer: after a crash the name stays taken for so long. So a job with a long
-    /// `at_least_for` learns late of a loss: of a [forced release](Rowlock::force_release) up to a third of that time later, and of being cut off from the database up to five sixths of it later.
+    /// While the job runs, its lease has this time or [`at_least_for`](Self::at_least_for), whichever is longer: after
+    /// a crash the name stays taken for so long. So a job with a long `at_least_for` learns late of a loss: of a
+    /// [forced release](Rowlock::force_release) up to a third of that time later, and of being cut off from the
+    /// database up to five sixths of it later.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -155,7 +168,8 @@ impl Job {
         self
     }
 
-    /// Checks the settings, for a program that checks its user's settings before it connects. [`run`](Self::run) does, too.
+    /// Checks the settings, for a program that checks its user's settings before it connects. [`run`](Self::run) does,
+    /// too.
     ///
     /// # Errors
     ///
@@ -189,17 +203,19 @@ impl Job {
         Ok(())
     }
 
-    /// Runs `work` if the name is free, and skips it otherwise. It never waits for the name. `work` gets the lease: pin it in transactions, or send its fence. When the lease is lost,
-    /// the work is dropped at its next await point.
+    /// Runs `work` if the name is free, and skips it otherwise. It never waits for the name. `work` gets the lease:
+    /// pin it in transactions, or send its fence. When the lease is lost, the work is dropped at its next await point.
     ///
     /// # Errors
     ///
-    /// Those of [`try_begin`](Self::try_begin); the error of the work. [`Error::Lost`] when the lease was lost, or `at_most_for` was over, before the work was done. (Work that
-    /// does not await until its end is not dropped, and its result counts.) If only the record of the run cannot be written, a warning is logged.
+    /// Those of [`try_begin`](Self::try_begin); the error of the work. [`Error::Lost`] when the lease was lost, or
+    /// `at_most_for` was over, before the work was done. (Work that does not await until its end is not dropped, and
+    /// its result counts.) If only the record of the run cannot be written, a warning is logged.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work. If the work has begun, the name still stays taken for `at_least_for`, and the run is shown as abandoned.
+    /// Dropping the future drops the work. If the work has begun, the name still stays taken for `at_least_for`, and
+    /// the run is shown as abandoned.
     ///
     /// # Panics
     ///
@@ -226,13 +242,13 @@ impl Job {
         done.map(Ran::Here)
     }
 
-    /// Begins a run, for work that is no single future: asks once for the name. It does not watch the work: see [`Held::with`] and [`Held::lost`]. When the work is done, call [`Held::end_run`]
-    /// and then [`JobRun::leave`].
+    /// Begins a run, for work that is no single future: asks once for the name. It does not watch the work: see
+    /// [`Held::with`] and [`Held::lost`]. When the work is done, call [`Held::end_run`] and then [`JobRun::leave`].
     ///
     /// # Errors
     ///
-    /// Invalid settings; a database out of reach; [`Error::Lost`] when the lease is lost already. If only the begin of the run cannot be recorded, a warning is logged, and the run
-    /// begins.
+    /// Invalid settings; a database out of reach; [`Error::Lost`] when the lease is lost already. If only the begin of
+    /// the run cannot be recorded, a warning is logged, and the run begins.
     ///
     /// # Cancel safety
     ///

@@ -15,7 +15,8 @@ use rowlock::{Error, Loss, ReleaseOutcome};
 ///
 /// # Drop
 ///
-/// Dropping returns at once. In the background the name stays taken for the rest of [`at_least_for`](super::Job::at_least_for), and is then free. The run is shown as
+/// Dropping returns at once. In the background the name stays taken for the rest of
+/// [`at_least_for`](super::Job::at_least_for), and is then free. The run is shown as
 /// [abandoned](rowlock::RunState::Abandoned).
 ///
 /// ```
@@ -70,7 +71,8 @@ impl JobRun {
         &self.held
     }
 
-    /// Ends the run: the name stays taken for the rest of `at_least_for`, and is free at once if that is over. Reports whether the lease was held until now.
+    /// Ends the run: the name stays taken for the rest of `at_least_for`, and is free at once if that is over. Reports
+    /// whether the lease was held until now.
     ///
     /// # Errors
     ///

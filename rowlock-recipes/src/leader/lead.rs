@@ -11,25 +11,26 @@ use super::{Election, Leadership, in_words_of_elections};
 use rowlock::Error;
 
 impl Election {
-    /// Campaigns again and again, and runs `work` in each term that this candidate wins. When the term ends, `work` is dropped at its next
-    /// await point, and this candidate campaigns again.
+    /// Campaigns again and again, and runs `work` in each term that this candidate wins. When the term ends, `work` is
+    /// dropped at its next await point, and this candidate campaigns again.
     ///
     /// What `work` returns decides:
     ///
     /// - `Ok(ControlFlow::Break(value))`: this candidate resigns, and `lead` returns `value`.
     /// - `Ok(ControlFlow::Continue(()))`: it resigns and campaigns again, at the end of the queue.
-    /// - `Err` after the term was lost: the loss may have caused the error (a [`pin`](Leadership::pin) fails, for example). The error is logged, and
-    ///   this candidate campaigns again.
-    /// - `Err` while it still leads: it resigns, and `lead` returns the error. To go on after a failure, handle the failure in `work`, or
-    ///   return `Continue` to let another candidate try.
+    /// - `Err` after the term was lost: the loss may have caused the error (a [`pin`](Leadership::pin) fails, for
+    ///   example). The error is logged, and this candidate campaigns again.
+    /// - `Err` while it still leads: it resigns, and `lead` returns the error. To go on after a failure, handle the
+    ///   failure in `work`, or return `Continue` to let another candidate try.
     ///
-    /// `work` may run many times, and one run may be cut off at any await point. So put writes that belong together into one transaction that
-    /// [pins](Leadership::pin) the leadership. [`Rowlock::retry`](rowlock::Rowlock::retry) rolls such a transaction back when `work` is dropped. Code without an await is not
-    /// interrupted. `work` gets the leadership by value, and may drop it: this candidate leads until `work` is done. If `work`
-    /// resigns itself, it is not cut off.
+    /// `work` may run many times, and one run may be cut off at any await point. So put writes that belong together
+    /// into one transaction that [pins](Leadership::pin) the leadership. [`Rowlock::retry`](rowlock::Rowlock::retry)
+    /// rolls such a transaction back when `work` is dropped. Code without an await is not interrupted. `work` gets the
+    /// leadership by value, and may drop it: this candidate leads until `work` is done. If `work` resigns itself, it
+    /// is not cut off.
     ///
-    /// While the database is out of reach or the queue is full, the candidate tries again for ever, with pauses of up to five seconds. The
-    /// [`wait`](Self::wait) does not count here. To stop, drop the future.
+    /// While the database is out of reach or the queue is full, the candidate tries again for ever, with pauses of up
+    /// to five seconds. The [`wait`](Self::wait) does not count here. To stop, drop the future.
     ///
     /// # Errors
     ///

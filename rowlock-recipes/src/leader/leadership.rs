@@ -11,13 +11,14 @@ use rowlock::{Error, Loss, Name, ReleaseOutcome};
 ///
 /// # Promise
 ///
-/// At most one leadership of an election is live at any instant of the database's clock. [`is_leading`](Self::is_leading) is true only while this
-/// one is live. It is renewed in the background.
+/// At most one leadership of an election is live at any instant of the database's clock.
+/// [`is_leading`](Self::is_leading) is true only while this one is live. It is renewed in the background.
 ///
 /// # Drop
 ///
-/// Dropping returns at once and resigns in the background. The next candidate leads as soon as the resignation reaches the database, or else within
-/// the TTL. Call [`Rowlock::flush`](rowlock::Rowlock::flush) before the process exits: it waits for the resignation.
+/// Dropping returns at once and resigns in the background. The next candidate leads as soon as the resignation reaches
+/// the database, or else within the TTL. Call [`Rowlock::flush`](rowlock::Rowlock::flush) before the process exits: it
+/// waits for the resignation.
 #[derive(Debug)]
 #[must_use = "a leadership that is dropped is resigned"]
 pub struct Leadership {
@@ -31,7 +32,8 @@ impl Leadership {
         }
     }
 
-    /// The same leadership once more, for the work that [`Election::lead`](super::Election::lead) runs in it. It is resigned when both are dropped.
+    /// The same leadership once more, for the work that [`Election::lead`](super::Election::lead) runs in it. It is
+    /// resigned when both are dropped.
     pub(super) fn shared(&self) -> Self {
         Self {
             held: Arc::clone(&self.held),
@@ -44,11 +46,12 @@ impl Leadership {
         self.held.name()
     }
 
-    /// The term: greater than the term of every earlier leader of this election, for ever. It is the [fence](Held::fence) of the lease, and
-    /// terms have gaps.
+    /// The term: greater than the term of every earlier leader of this election, for ever. It is the
+    /// [fence](Held::fence) of the lease, and terms have gaps.
     ///
-    /// Send it with every write to another system, and have that system refuse a smaller term than it has seen: then a leader that was paused cannot
-    /// write over the work of its successor. For writes to the same database, see [`pin`](Self::pin).
+    /// Send it with every write to another system, and have that system refuse a smaller term than it has seen: then a
+    /// leader that was paused cannot write over the work of its successor. For writes to the same database, see
+    /// [`pin`](Self::pin).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -87,14 +90,16 @@ impl Leadership {
         self.held.fence()
     }
 
-    /// Whether this candidate leads now, as [`Held::is_held`]: never true after the deadline, even if the process was paused, and never after a
-    /// resignation. It asks no database. It does not stop a write that is in flight: for that, see [`pin`](Self::pin) and [`term`](Self::term).
+    /// Whether this candidate leads now, as [`Held::is_held`]: never true after the deadline, even if the process was
+    /// paused, and never after a resignation. It asks no database. It does not stop a write that is in flight: for
+    /// that, see [`pin`](Self::pin) and [`term`](Self::term).
     #[must_use]
     pub fn is_leading(&self) -> bool {
         self.held.is_held()
     }
 
-    /// How long this process trusts its leadership without another renewal; zero after the end of the term. Renewals move it.
+    /// How long this process trusts its leadership without another renewal; zero after the end of the term. Renewals
+    /// move it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.held.remaining()
@@ -106,7 +111,8 @@ impl Leadership {
         self.held.loss()
     }
 
-    /// Resolves when the leadership is lost: at its deadline at the latest, even if the database does not answer. Never resolves if it is resigned instead.
+    /// Resolves when the leadership is lost: at its deadline at the latest, even if the database does not answer.
+    /// Never resolves if it is resigned instead.
     ///
     /// Cancel safe.
     ///
@@ -118,7 +124,8 @@ impl Leadership {
     }
 
     /// Resolves when the leadership is at risk, with a third of its trusted time left: a renewal is overdue, or the
-    /// [`max_term`](super::Election::max_term) is near. Also resolves when it is lost. The risk may pass: call it again to wait for the next warning.
+    /// [`max_term`](super::Election::max_term) is near. Also resolves when it is lost. The risk may pass: call it
+    /// again to wait for the next warning.
     ///
     /// Cancel safe.
     ///
@@ -129,16 +136,17 @@ impl Leadership {
         self.held.at_risk().await;
     }
 
-    /// Proves in `tx`, a transaction of the application's own pool, that this candidate leads, by the database's clock. Nobody else leads before
-    /// `tx` ends. (On a Galera cluster another candidate may lead earlier, and then the commit fails.) So a leader whose term has ended cannot commit, even if its process
-    /// was paused.
+    /// Proves in `tx`, a transaction of the application's own pool, that this candidate leads, by the database's
+    /// clock. Nobody else leads before `tx` ends. (On a Galera cluster another candidate may lead earlier, and then
+    /// the commit fails.) So a leader whose term has ended cannot commit, even if its process was paused.
     ///
-    /// Pin right before the commit. A pin at the start protects what the transaction reads, too, but the leadership is not renewed while the
-    /// transaction runs. [`Held::pin`] has the details.
+    /// Pin right before the commit. A pin at the start protects what the transaction reads, too, but the leadership is
+    /// not renewed while the transaction runs. [`Held::pin`] has the details.
     ///
     /// # Errors
     ///
-    /// After any error, roll `tx` back. [`Error::Lost`]: the term has ended. [`Error::Released`]: it was resigned. The others are those of [`Held::pin`].
+    /// After any error, roll `tx` back. [`Error::Lost`]: the term has ended. [`Error::Released`]: it was resigned. The
+    /// others are those of [`Held::pin`].
     ///
     /// # Panics
     ///
@@ -170,13 +178,14 @@ impl Leadership {
         self.held.pin(tx).await
     }
 
-    /// Runs `work` while this candidate leads. When the term ends, drops `work` at its next await point. `Ok` means that the work is done, not that this candidate
-    /// still leads. The leadership is not resigned afterwards. The same as [`Held::with`].
+    /// Runs `work` while this candidate leads. When the term ends, drops `work` at its next await point. `Ok` means
+    /// that the work is done, not that this candidate still leads. The leadership is not resigned afterwards. The same
+    /// as [`Held::with`].
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]: the term ended before `work` was done. [`Error::CutOff`]: the same, after a pin; the transaction may have committed.
-    /// [`Error::Released`]: it was resigned before.
+    /// [`Error::Lost`]: the term ended before `work` was done. [`Error::CutOff`]: the same, after a pin; the
+    /// transaction may have committed. [`Error::Released`]: it was resigned before.
     ///
     /// # Panics
     ///
@@ -191,13 +200,13 @@ impl Leadership {
 
     /// Resigns, and reports whether this candidate led until now. The first waiting candidate leads at once.
     ///
-    /// Resign after the commit of a transaction that has pinned the leadership, not before: a resignation waits for its end. The outcomes, and what a second call returns, are those of
-    /// [`Held::release`].
+    /// Resign after the commit of a transaction that has pinned the leadership, not before: a resignation waits for
+    /// its end. The outcomes, and what a second call returns, are those of [`Held::release`].
     ///
     /// # Errors
     ///
-    /// The database is out of reach, or the outcome is unknown. Renewals have stopped, so that another candidate leads within the TTL. Call it again to
-    /// resign earlier.
+    /// The database is out of reach, or the outcome is unknown. Renewals have stopped, so that another candidate leads
+    /// within the TTL. Call it again to resign earlier.
     ///
     /// # Cancel safety
     ///

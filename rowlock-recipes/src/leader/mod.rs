@@ -2,8 +2,9 @@
 //!
 //! # Overview
 //!
-//! An election is a [lock](rowlock::Lock) with a name. The candidate that holds the lease leads. The others wait in the queue of the name, in
-//! the order in which they joined. The fence of the lease is the *term*: every leader has a greater term than every leader before.
+//! An election is a [lock](rowlock::Lock) with a name. The candidate that holds the lease leads. The others wait in
+//! the queue of the name, in the order in which they joined. The fence of the lease is the *term*: every leader has a
+//! greater term than every leader before.
 //!
 //! - [`Election::campaign`] waits until this candidate leads, and returns the [`Leadership`].
 //! - [`Election::lead`] campaigns again and again, and runs a piece of work in each term.
@@ -27,32 +28,42 @@
 //!       └────────────────────── campaigns again: a later term ◄──────────────────┘
 //! ```
 //!
-//! A term that has ended stays ended. A candidate that leads again has a new term. After a [resignation](Leadership::resign) the first
-//! waiting candidate leads at once: the statement that frees the lease grants it to that candidate.
+//! A term that has ended stays ended. A candidate that leads again has a new term. After a
+//! [resignation](Leadership::resign) the first waiting candidate leads at once: the statement that frees the lease
+//! grants it to that candidate.
 //!
 //! # Trust window
 //!
-//! That of a lease: [`Leadership::is_leading`] is true until a deadline on the local boot-time clock, which comes before the expiry by the
-//! database's clock. Between the deadline and the expiry, no process believes that it leads. So at most one process at a time believes that it leads, unless a virtual machine was
-//! paused, or a clock has jumped. **A belief does not fence a write.** The process may be paused between the check and the write. So
+//! That of a lease: [`Leadership::is_leading`] is true until a deadline on the local boot-time clock, which comes
+//! before the expiry by the database's clock. Between the deadline and the expiry, no process believes that it leads.
+//! So at most one process at a time believes that it leads, unless a virtual machine was paused, or a clock has
+//! jumped. **A belief does not fence a write.** The process may be paused between the check and the write. So
 //!
-//! - for writes to the same database, [pin](Leadership::pin) the leadership in the transaction that writes: it commits only in its term;
-//! - for writes to another system, send the [term](Leadership::term) with every write, and have that system refuse a smaller term than it has seen.
+//! - for writes to the same database, [pin](Leadership::pin) the leadership in the transaction that writes: it commits
+//!   only in its term;
+//! - for writes to another system, send the [term](Leadership::term) with every write, and have that system refuse a
+//!   smaller term than it has seen.
 //!
 //! # Failure
 //!
 //! - *The leader is killed*: its lease runs out after its TTL, and the first waiting candidate leads.
-//! - *The leader is paused* (SIGSTOP, a suspended laptop): the same. When the process wakes up, [`Leadership::is_leading`] is false, and
-//!   [`Leadership::lost`] resolves. A write that is already in flight is stopped by the pin or by the term, and by nothing else.
-//! - *The leader is paused in a transaction that has pinned the leadership*: it keeps the name until the transaction ends, and nobody else leads. Limit
-//!   that in the server: `idle_in_transaction_session_timeout` (PostgreSQL), `wait_timeout` (MySQL, MariaDB).
-//!   SQLite has no such limit: there, such a process has the whole file until it wakes up.
-//! - *The leader is cut off from the database*: its renewals fail, and its term ends at the deadline. Another candidate leads after the expiry.
-//! - *The database is out of reach for all*: the leader leads until its deadline, then nobody does. Candidates try again until the database answers.
-//! - *A waiting candidate is killed or paused*: if it is first in the queue, the lease is granted to it. When it does not confirm within 2 s, the lease goes to the next candidate. After the
+//! - *The leader is paused* (SIGSTOP, a suspended laptop): the same. When the process wakes up,
+//!   [`Leadership::is_leading`] is false, and [`Leadership::lost`] resolves. A write that is already in flight is
+//!   stopped by the pin or by the term, and by nothing else.
+//! - *The leader is paused in a transaction that has pinned the leadership*: it keeps the name until the transaction
+//!   ends, and nobody else leads. Limit that in the server: `idle_in_transaction_session_timeout` (PostgreSQL),
+//!   `wait_timeout` (MySQL, MariaDB). SQLite has no such limit: there, such a process has the whole file until it
+//!   wakes up.
+//! - *The leader is cut off from the database*: its renewals fail, and its term ends at the deadline. Another
+//!   candidate leads after the expiry.
+//! - *The database is out of reach for all*: the leader leads until its deadline, then nobody does. Candidates try
+//!   again until the database answers.
+//! - *A waiting candidate is killed or paused*: if it is first in the queue, the lease is granted to it. When it does
+//!   not confirm within 2 s, the lease goes to the next candidate. After the
 //!   [`session_ttl`](rowlock::Builder::session_ttl) the queue skips a killed candidate.
-//! - *An administrator releases the lease by force*: the leader's term ends. If another client released it, the leader learns of the loss at its next renewal, within a third of the TTL.
-//!   Until then two processes may believe that they lead. The pin and the term hold.
+//! - *An administrator releases the lease by force*: the leader's term ends. If another client released it, the leader
+//!   learns of the loss at its next renewal, within a third of the TTL. Until then two processes may believe that they
+//!   lead. The pin and the term hold.
 //!
 //! On a Galera cluster there is no queue: candidates ask again and again, and any of them may lead next.
 
@@ -72,10 +83,11 @@ use rowlock::{Lock, TryAcquire};
 
 /// An election: made with [`Election::new`], then given its settings. Every candidate makes one of the same name.
 ///
-/// The name is that of a [lock](rowlock::Rowlock::lock). An election and a lock of the same name exclude each other, and an observer takes the holder of
-/// the lock for the leader.
+/// The name is that of a [lock](rowlock::Rowlock::lock). An election and a lock of the same name exclude each other,
+/// and an observer takes the holder of the lock for the leader.
 ///
-/// Cloning is cheap. Settings that are out of bounds are refused when the election is used, before the database is asked.
+/// Cloning is cheap. Settings that are out of bounds are refused when the election is used, before the database is
+/// asked.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -123,46 +135,48 @@ impl Election {
         }
     }
 
-    /// Who this candidate is, for people and programs that read who leads, such as the address of its service: 1 to 200 bytes without NUL. The client's
-    /// [`holder`](rowlock::Builder::holder) when not set. Several candidates may have the same text. Nothing is decided by it.
+    /// Who this candidate is, for people and programs that read who leads, such as the address of its service: 1 to
+    /// 200 bytes without NUL. The client's [`holder`](rowlock::Builder::holder) when not set. Several candidates may
+    /// have the same text. Nothing is decided by it.
     pub fn candidate(mut self, candidate: impl Into<Arc<str>>) -> Self {
         self.candidate = Some(candidate.into());
         self
     }
 
-    /// How long nobody else can lead after the leader was killed or paused, as [`Lock::ttl`](rowlock::Lock::ttl): 100 ms to 24 h, and more than twice the client's
-    /// [`clock_error`](rowlock::Builder::clock_error); 30 s when not set. A short TTL means a quick failover, and more renewals: one in about
-    /// a quarter of the TTL. A pause of the leader of more than half the TTL may end its term, and one of
-    /// more than five sixths of the TTL always does.
+    /// How long nobody else can lead after the leader was killed or paused, as [`Lock::ttl`](rowlock::Lock::ttl): 100
+    /// ms to 24 h, and more than twice the client's [`clock_error`](rowlock::Builder::clock_error); 30 s when not set.
+    /// A short TTL means a quick failover, and more renewals: one in about a quarter of the TTL. A pause of the leader
+    /// of more than half the TTL may end its term, and one of more than five sixths of the TTL always does.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// The longest time that one leader leads, as [`Lock::max_hold`](rowlock::Lock::max_hold): 100 ms to 366 days, and more than twice the client's
-    /// `clock_error`; no limit when not set. At the limit the term is lost, after a [warning](Leadership::at_risk).
+    /// The longest time that one leader leads, as [`Lock::max_hold`](rowlock::Lock::max_hold): 100 ms to 366 days, and
+    /// more than twice the client's `clock_error`; no limit when not set. At the limit the term is lost, after a
+    /// [warning](Leadership::at_risk).
     pub fn max_term(mut self, max_term: Duration) -> Self {
         self.max_term = Some(max_term);
         self
     }
 
-    /// The longest time that [`campaign`](Self::campaign) waits: at most 366 days; for ever when not set. [`lead`](Self::lead) always waits
-    /// for ever.
+    /// The longest time that [`campaign`](Self::campaign) waits: at most 366 days; for ever when not set.
+    /// [`lead`](Self::lead) always waits for ever.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// Waits in the queue of the election until this candidate leads, for at most [`wait`](Self::wait). If the database is out of reach, it tries
-    /// again in that time.
+    /// Waits in the queue of the election until this candidate leads, for at most [`wait`](Self::wait). If the
+    /// database is out of reach, it tries again in that time.
     ///
-    /// Candidates of all processes lead in the order in which they joined the queue. Every call is a candidate of its own, also when
-    /// several tasks of one client campaign at the same time, and each has a term of its own.
+    /// Candidates of all processes lead in the order in which they joined the queue. Every call is a candidate of its
+    /// own, also when several tasks of one client campaign at the same time, and each has a term of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when the others did not stop leading in time; [`Error::QueueFull`] when 10,000 candidates wait; and the errors
-    /// of [`try_campaign`](Self::try_campaign).
+    /// [`Error::WaitTimeout`] when the others did not stop leading in time; [`Error::QueueFull`] when 10,000
+    /// candidates wait; and the errors of [`try_campaign`](Self::try_campaign).
     ///
     /// # Panics
     ///
@@ -170,7 +184,8 @@ impl Election {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves nothing behind: in the background the candidate leaves the queue, and a leadership that it won is resigned.
+    /// Dropping the future leaves nothing behind: in the background the candidate leaves the queue, and a leadership
+    /// that it won is resigned.
     pub async fn campaign(&self) -> Result<Leadership, Error> {
         let lock = self.lock()?;
         let lock = match self.wait {
@@ -185,8 +200,9 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Invalid settings; [`Error::WrongKind`], if the name is that of a semaphore or a read/write lock; a database that is out of reach or
-    /// gives no answer within the client's [`operation_timeout`](rowlock::Builder::operation_timeout); a damaged row.
+    /// Invalid settings; [`Error::WrongKind`], if the name is that of a semaphore or a read/write lock; a database
+    /// that is out of reach or gives no answer within the client's
+    /// [`operation_timeout`](rowlock::Builder::operation_timeout); a damaged row.
     ///
     /// # Panics
     ///
@@ -220,10 +236,11 @@ impl Election {
         })
     }
 
-    /// Who leads now, by the database. `None`: nobody leads. (A semaphore or a read/write lock of this name has no leader.)
+    /// Who leads now, by the database. `None`: nobody leads. (A semaphore or a read/write lock of this name has no
+    /// leader.)
     ///
-    /// The answer may be old when it arrives. It fences nothing: use it to find the leader, and let the leader check that it leads. A leader that
-    /// was killed is shown until its lease runs out.
+    /// The answer may be old when it arrives. It fences nothing: use it to find the leader, and let the leader check
+    /// that it leads. A leader that was killed is shown until its lease runs out.
     ///
     /// # Errors
     ///
@@ -244,8 +261,8 @@ impl Election {
 
     /// The lock, for one candidate.
     fn lock(&self) -> Result<Lock, Error> {
-        // An owner of its own: tasks without one hand a lease on in memory, and the row of the database, which observers read, shows
-        // neither when nor under which fence.
+        // An owner of its own: tasks without one hand a lease on in memory, and the row of the database, which
+        // observers read, shows neither when nor under which fence.
         let owner = self.rowlock.owner();
         let mut lock = self.rowlock.lock(self.name.clone()?).owner(&owner);
         if let Some(candidate) = &self.candidate {

@@ -35,8 +35,9 @@ pub enum Change {
 
 /// Yields each change of the leader that it sees: made by [`Election::observer`](super::Election::observer).
 ///
-/// It asks the database at an [interval](Self::interval), on the client's own connections, and holds no lease. A leader that comes and goes between two looks is not
-/// seen. Terms only rise: no term is reported twice, and none after a later one.
+/// It asks the database at an [interval](Self::interval), on the client's own connections, and holds no lease. A
+/// leader that comes and goes between two looks is not seen. Terms only rise: no term is reported twice, and none
+/// after a later one.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -88,20 +89,22 @@ impl Observer {
         }
     }
 
-    /// The time between two looks: 10 ms to 1 h; 1 s when not set. An observer learns of a change up to this time later. Each look is one
-    /// short statement.
+    /// The time between two looks: 10 ms to 1 h; 1 s when not set. An observer learns of a change up to this time
+    /// later. Each look is one short statement.
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// The next change. The first call reports at once who leads. Each later call returns when somebody leads in a later term, or nobody leads any
-    /// more. It looks at most once in an interval, however often it is called or its future is dropped. Between two calls it does not look.
+    /// The next change. The first call reports at once who leads. Each later call returns when somebody leads in a
+    /// later term, or nobody leads any more. It looks at most once in an interval, however often it is called or its
+    /// future is dropped. Between two calls it does not look.
     ///
     /// # Errors
     ///
-    /// An interval out of bounds, an invalid name, a damaged row; or a database out of reach: then nobody knows who leads, and the caller decides for how long
-    /// the last leader is good enough. The observer stays usable. The next call looks again, after the interval.
+    /// An interval out of bounds, an invalid name, a damaged row; or a database out of reach: then nobody knows who
+    /// leads, and the caller decides for how long the last leader is good enough. The observer stays usable. The next
+    /// call looks again, after the interval.
     ///
     /// # Panics
     ///

@@ -73,8 +73,9 @@ impl Request {
         let started = Instant::now();
         let decided = round.run(|round| {
             let granted = granted(round);
-            // Those that were silent the last time are waited for only if the others cannot be a majority: they are in quarantine, or fail. Otherwise this would keep
-            // meanwhile what the others have granted, and of several callers none would get a majority.
+            // Those that were silent the last time are waited for only if the others cannot be a majority: they are in
+            // quarantine, or fail. Otherwise this would keep meanwhile what the others have granted, and of several
+            // callers none would get a majority.
             let is_candidate = |member: &usize| {
                 let answer = round.done[*member].as_ref();
                 !members.is_silent(*member) && answer.is_none_or(may_grant)

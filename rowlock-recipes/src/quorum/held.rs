@@ -19,8 +19,8 @@ use rowlock::{Error, Loss, Name, ReleaseOutcome};
 ///
 /// # Drop
 ///
-/// Dropping returns at once and releases in the background, in every database. Call [`Rowlock::flush`](rowlock::Rowlock::flush) of the members before the process
-/// exits.
+/// Dropping returns at once and releases in the background, in every database. Call
+/// [`Rowlock::flush`](rowlock::Rowlock::flush) of the members before the process exits.
 #[must_use = "a lock that is dropped is released"]
 pub struct QuorumHeld {
     name: Name,
@@ -39,7 +39,8 @@ impl fmt::Debug for QuorumHeld {
     }
 }
 
-/// The lease of each member. When fewer than a majority of them are held, the lock is lost, and no lease is added any more.
+/// The lease of each member. When fewer than a majority of them are held, the lock is lost, and no lease is added any
+/// more.
 #[derive(Debug)]
 pub(super) struct Leases {
     each: Mutex<Vec<Option<Arc<Held>>>>,
@@ -78,7 +79,8 @@ impl Leases {
         }
     }
 
-    /// The lock is lost: releases the leases that are left, in the background. They would stop the next holder for as long as the guard lives.
+    /// The lock is lost: releases the leases that are left, in the background. They would stop the next holder for as
+    /// long as the guard lives.
     pub(super) fn give_up(&self) {
         let _ = self.loss.set(self.loss());
         let given_up: Vec<_> = self.each().iter_mut().map(Option::take).collect();
@@ -137,8 +139,8 @@ impl QuorumHeld {
         &self.name
     }
 
-    /// The fence: greater than that of every earlier holder of this name in this quorum, whatever the clocks of the databases say. Send it with every write, and have
-    /// the resource refuse a smaller fence than it has seen.
+    /// The fence: greater than that of every earlier holder of this name in this quorum, whatever the clocks of the
+    /// databases say. Send it with every write, and have the resource refuse a smaller fence than it has seen.
     #[must_use]
     pub fn fence(&self) -> i64 {
         self.fence
@@ -162,12 +164,15 @@ impl QuorumHeld {
         self.leases.remaining()
     }
 
-    /// Pins the lease of one database in a transaction on that database, as [`Held::pin`] does. `member` is the number of the database, from 0, in the order of
-    /// [`Quorum::members`](super::Quorum::members). The pin proves that this database has granted the name to nobody else. It does not prove that a majority still holds the lock; see the [module](super).
+    /// Pins the lease of one database in a transaction on that database, as [`Held::pin`] does. `member` is the number
+    /// of the database, from 0, in the order of [`Quorum::members`](super::Quorum::members). The pin proves that this
+    /// database has granted the name to nobody else. It does not prove that a majority still holds the lock; see the
+    /// [module](super).
     ///
     /// # Errors
     ///
-    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held; [`Error::InvalidSetting`] when there is no member of this number.
+    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held; [`Error::InvalidSetting`] when
+    /// there is no member of this number.
     ///
     /// # Cancel safety
     ///
@@ -187,7 +192,8 @@ impl QuorumHeld {
         }
     }
 
-    /// Resolves when the lock is lost: when fewer than a majority of the leases are held. It resolves by their deadlines, even if no database answers.
+    /// Resolves when the lock is lost: when fewer than a majority of the leases are held. It resolves by their
+    /// deadlines, even if no database answers.
     ///
     /// Cancel safe.
     ///
@@ -205,7 +211,8 @@ impl QuorumHeld {
         }
     }
 
-    /// Resolves when the lock is at risk: when fewer than a majority of the leases are free of risk. Stop the work then.
+    /// Resolves when the lock is at risk: when fewer than a majority of the leases are free of risk. Stop the work
+    /// then.
     ///
     /// Cancel safe. The risk may pass.
     ///
@@ -225,7 +232,8 @@ impl QuorumHeld {
         }
     }
 
-    /// Runs `work` while the lock is held. When it is lost, drops `work` at its next await point. The lock is not released afterwards.
+    /// Runs `work` while the lock is held. When it is lost, drops `work` at its next await point. The lock is not
+    /// released afterwards.
     ///
     /// # Errors
     ///
@@ -250,11 +258,13 @@ impl QuorumHeld {
         .await
     }
 
-    /// Releases the lock in every database, and reports whether it was held until now: `Lost`, when the answers that have arrived show that fewer than a majority of the databases held it.
+    /// Releases the lock in every database, and reports whether it was held until now: `Lost`, when the answers that
+    /// have arrived show that fewer than a majority of the databases held it.
     ///
     /// # Errors
     ///
-    /// The name may still be taken in a majority of the databases, because they did not answer. Renewals have stopped, so the name is free within the TTL.
+    /// The name may still be taken in a majority of the databases, because they did not answer. Renewals have stopped,
+    /// so the name is free within the TTL.
     ///
     /// # Cancel safety
     ///

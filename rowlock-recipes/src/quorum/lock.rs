@@ -14,7 +14,8 @@ use rowlock::{Lock, TryAcquire};
 /// The pause after a round that did not win: random, up to a limit that grows from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// A request for a lock in a [`Quorum`](super::Quorum); made by [`Quorum::lock`](super::Quorum::lock), then given its settings.
+/// A request for a lock in a [`Quorum`](super::Quorum); made by [`Quorum::lock`](super::Quorum::lock), then given its
+/// settings.
 #[derive(Debug, Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct QuorumLock {
@@ -36,8 +37,8 @@ impl QuorumLock {
         }
     }
 
-    /// As [`Lock::ttl`], in each database: 100 ms to 24 h; 30 s when not set. A majority has to answer within a sixth of it in each of the two rounds,
-    /// and a third of it has to be left after these.
+    /// As [`Lock::ttl`], in each database: 100 ms to 24 h; 30 s when not set. A majority has to answer within a sixth
+    /// of it in each of the two rounds, and a third of it has to be left after these.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.request.ttl = ttl;
         self
@@ -77,12 +78,13 @@ impl QuorumLock {
         }
     }
 
-    /// Waits for the lock, for at most [`wait`](Self::wait): asks again and again, after random pauses. If too few databases can be reached, it tries again in that time. There is no
-    /// queue: a waiter may starve.
+    /// Waits for the lock, for at most [`wait`](Self::wait): asks again and again, after random pauses. If too few
+    /// databases can be reached, it tries again in that time. There is no queue: a waiter may starve.
     ///
     /// # Errors
     ///
-    /// [`Error::WaitTimeout`] when the lock was not free in time, and the errors of [`try_acquire`](Self::try_acquire).
+    /// [`Error::WaitTimeout`] when the lock was not free in time, and the errors of
+    /// [`try_acquire`](Self::try_acquire).
     ///
     /// # Cancel safety
     ///

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::QuorumError;
 use super::round::all;
 use rowlock::Error;
-use rowlock::{Builder, Rowlock};
+use rowlock::{Builder, Rowlock, SchemaError};
 
 /// The pause after a try to connect that has failed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -64,14 +64,16 @@ impl Members {
         let as_it_is = builder.clone().migrate(false);
         let connecting = urls.iter().map(|url| as_it_is.clone().connect(url));
         let mut connected = all(connecting).await;
-        let lacks_tables = |error: &Error| matches!(error, Error::SchemaMissing { .. });
+        let lacks_tables =
+            |error: &Error| matches!(error, Error::Schema(SchemaError::Missing { .. }));
         let errors = connected.iter().filter_map(|c| c.as_ref().err());
         let lacking = errors.filter(|error| lacks_tables(error)).count();
         // A quorum has lost the data of a minority at most. This one is new.
         let is_new = urls.len() - lacking < urls.len() / 2 + 1;
         for (url, connected) in urls.iter().zip(&mut connected) {
             let may_migrate = |error: &Error| {
-                is_new && lacks_tables(error) || matches!(error, Error::SchemaOlder { .. })
+                is_new && lacks_tables(error)
+                    || matches!(error, Error::Schema(SchemaError::Older { .. }))
             };
             if connected.as_ref().is_err_and(may_migrate) {
                 *connected = builder.clone().connect(url).await;

@@ -1,18 +1,22 @@
-//! A lock over several independent databases: a process holds the lock while a majority of the databases has granted it.
+//! A lock over several independent databases: a process holds the lock while a majority of the databases has granted
+//! it.
 //!
 //! # Overview
 //!
-//! A [`Quorum`] has an odd number of databases, of any engines. An acquire asks all of them at the same time. If a majority grants the lease, and at least a third of the TTL is left, the lock is held.
-//! Otherwise the acquire releases all leases, and asks again after a random pause. Any two majorities share a database, and each database has one holder. So the lock has
-//! one holder. It can be acquired while a minority of the databases is dead, slow, paused or cut off.
+//! A [`Quorum`] has an odd number of databases, of any engines. An acquire asks all of them at the same time. If a
+//! majority grants the lease, and at least a third of the TTL is left, the lock is held. Otherwise the acquire
+//! releases all leases, and asks again after a random pause. Any two majorities share a database, and each database
+//! has one holder. So the lock has one holder. It can be acquired while a minority of the databases is dead, slow,
+//! paused or cut off.
 //!
-//! (The idea is Redlock's, <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>. There the lock has no fence, and a server that has forgotten a lease after a restart
-//! breaks the exclusion.)
+//! (The idea is Redlock's, <https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/>. There the lock
+//! has no fence, and a server that has forgotten a lease after a restart breaks the exclusion.)
 //!
 //! # Fence
 //!
-//! The clocks of several databases are not ordered. So there is a second round: the highest fence that was granted is proposed to the others
-//! ([`Held::raise_fence`](rowlock::Held::raise_fence)). The lock is held when a majority has that fence. Every later majority includes one of these databases, and that database grants a greater fence. So
+//! The clocks of several databases are not ordered. So there is a second round: the highest fence that was granted is
+//! proposed to the others ([`Held::raise_fence`](rowlock::Held::raise_fence)). The lock is held when a majority has
+//! that fence. Every later majority includes one of these databases, and that database grants a greater fence. So
 //! [`QuorumHeld::fence`] is greater than that of every earlier holder, whatever the clocks say.
 //!
 //! # State model
@@ -28,32 +32,40 @@
 //!
 //! # Trust window
 //!
-//! Each member's lease has a deadline of its own, as every lease has ([`Held`](rowlock::Held)). The process trusts the lock while it trusts the leases of a majority: after the acquire for the TTL, less the
-//! time that the acquire took, less the clock error (as in Redlock). While the lock is held, each lease is renewed by itself, and a lease that was lost or refused is taken again. Once fewer
-//! than a majority of the leases are held, the lock is lost for good.
+//! Each member's lease has a deadline of its own, as every lease has ([`Held`](rowlock::Held)). The process trusts the
+//! lock while it trusts the leases of a majority: after the acquire for the TTL, less the time that the acquire took,
+//! less the clock error (as in Redlock). While the lock is held, each lease is renewed by itself, and a lease that was
+//! lost or refused is taken again. Once fewer than a majority of the leases are held, the lock is lost for good.
 //!
 //! # Failure
 //!
-//! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock is taken there again within two thirds of the TTL.
+//! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock
+//!   is taken there again within two thirds of the TTL.
 //! - *A majority is out of reach*: no lock is granted. Held ones are lost at their deadline.
-//! - *A database forgets its last commits, or all its data*: put it in [quarantine](rowlock::Rowlock::quarantine) before clients reach it, for at least the TTL. Otherwise
-//!   it may grant a name whose lease it has forgotten, and then two processes may each have a majority. A database that comes back empty gets its tables in quarantine
-//!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there, and leaves it out until it has them. It has a new id: in processes that run on, [`QuorumHeld::pin_on`] fails
-//!   there, until the process connects anew.
-//! - *A majority forgets its data*: the quorum has lost its memory of leases and fences, whatever the quarantine of each.
-//! - *A clock is set back*: a database that has forgotten commits goes on from the last fence that it remembers, or from its clock if that is ahead. Its clock must not be behind the clocks of the others by more than the quarantine. The clocks of
-//!   databases that have forgotten nothing do not matter.
+//! - *A database forgets its last commits, or all its data*: put it in [quarantine](rowlock::Rowlock::quarantine)
+//!   before clients reach it, for at least the TTL. Otherwise it may grant a name whose lease it has forgotten, and
+//!   then two processes may each have a majority. A database that comes back empty gets its tables in quarantine
+//!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there, and leaves it out until it has them. It
+//!   has a new id: in processes that run on, [`QuorumHeld::pin_on`] fails there, until the process connects anew.
+//! - *A majority forgets its data*: the quorum has lost its memory of leases and fences, whatever the quarantine of
+//!   each.
+//! - *A clock is set back*: a database that has forgotten commits goes on from the last fence that it remembers, or
+//!   from its clock if that is ahead. Its clock must not be behind the clocks of the others by more than the
+//!   quarantine. The clocks of databases that have forgotten nothing do not matter.
 //! - *The process is paused*: as for a single lease. [`QuorumHeld::is_held`] is false when it wakes.
 //! - *The process crashes*: the lock is free within the TTL.
 //!
 //! # When it is the wrong tool
 //!
-//! In most cases. If the data that the lock protects is in one database, lock there, and [pin](rowlock::Held::pin) the lease in the transaction that writes: this is safe even when the process is paused, and one
-//! highly available database (a standby with synchronous replication, Galera) survives what a quorum survives. A quorum is for work whose effect is in none of the databases, when no single one
-//! of them may stop it. Then send the fence with the effect.
+//! In most cases. If the data that the lock protects is in one database, lock there, and [pin](rowlock::Held::pin) the
+//! lease in the transaction that writes: this is safe even when the process is paused, and one highly available
+//! database (a standby with synchronous replication, Galera) survives what a quorum survives. A quorum is for work
+//! whose effect is in none of the databases, when no single one of them may stop it. Then send the fence with the
+//! effect.
 //!
-//! A pin of one member's lease ([`QuorumHeld::pin_on`]) proves only that this one database has granted the name to nobody else. Another holder may have a majority without it. If every holder pins in
-//! the same database, that database alone is the lock, and the others add nothing.
+//! A pin of one member's lease ([`QuorumHeld::pin_on`]) proves only that this one database has granted the name to
+//! nobody else. Another holder may have a majority without it. If every holder pins in the same database, that
+//! database alone is the lock, and the others add nothing.
 //!
 //! Waiting is not fair: there is no queue over several databases.
 
@@ -104,7 +116,8 @@ pub enum QuorumError {
         /// The errors of the others.
         detail: String,
     },
-    /// One of them cannot be used as it is: its URL is invalid, its tables do not fit this library, or the login is refused.
+    /// One of them cannot be used as it is: its URL is invalid, its tables do not fit this library, or the login is
+    /// refused.
     #[error(transparent)]
     Member(#[from] Error),
 }
@@ -127,7 +140,8 @@ fn same(first: &str, second: &str, id: Uuid) -> String {
     )
 }
 
-/// Several independent databases, in which a majority decides who has a lock; see the [module](self). Cloning is cheap.
+/// Several independent databases, in which a majority decides who has a lock; see the [module](self). Cloning is
+/// cheap.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -158,7 +172,8 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// An even number of databases, or fewer than three; the same database twice. (A database with tables of another version was refused when its client connected.)
+    /// An even number of databases, or fewer than three; the same database twice. (A database with tables of another
+    /// version was refused when its client connected.)
     pub fn new(members: impl IntoIterator<Item = Rowlock>) -> Result<Self, QuorumError> {
         let members = Members::of(members.into_iter().collect())?;
         Ok(Self {
@@ -166,15 +181,18 @@ impl Quorum {
         })
     }
 
-    /// Connects to these databases, as [`Rowlock::connect`] does. A minority of them may be out of reach. The quorum tries again to connect to these when it asks them for a lock, a second after the
-    /// last try at the earliest.
+    /// Connects to these databases, as [`Rowlock::connect`] does. A minority of them may be out of reach. The quorum
+    /// tries again to connect to these when it asks them for a lock, a second after the last try at the earliest.
     ///
-    /// It makes rowlock's tables in a new quorum: when so many databases are reached without tables that the others are no majority. Otherwise a database without tables may have lost its data. It
-    /// is left out until it has tables: make these in quarantine ([`Builder::quarantine`], or `rowlock quarantine`), or, in a database that is new, with `rowlock migrate`.
+    /// It makes rowlock's tables in a new quorum: when so many databases are reached without tables that the others
+    /// are no majority. Otherwise a database without tables may have lost its data. It is left out until it has
+    /// tables: make these in quarantine ([`Builder::quarantine`], or `rowlock quarantine`), or, in a database that is
+    /// new, with `rowlock migrate`.
     ///
     /// # Errors
     ///
-    /// Those of [`new`](Self::new); fewer than a majority can be reached; one of them cannot be used as it is, such as one with tables of another version.
+    /// Those of [`new`](Self::new); fewer than a majority can be reached; one of them cannot be used as it is, such as
+    /// one with tables of another version.
     ///
     /// # Cancel safety
     ///
@@ -215,7 +233,8 @@ impl Quorum {
         QuorumLock::new(Arc::clone(&self.members), name)
     }
 
-    /// The clients of the databases, in the order in which they were given. `None`: this database could not be reached yet.
+    /// The clients of the databases, in the order in which they were given. `None`: this database could not be reached
+    /// yet.
     #[must_use]
     pub fn members(&self) -> Vec<Option<Rowlock>> {
         self.members.clients()

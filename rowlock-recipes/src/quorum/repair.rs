@@ -12,7 +12,8 @@ use rowlock::Name;
 use rowlock::{Held, TryAcquire};
 
 impl Request {
-    /// Adds the leases of members that answer late. Then asks the other members again, every third of the TTL, while a majority is held.
+    /// Adds the leases of members that answer late. Then asks the other members again, every third of the TTL, while a
+    /// majority is held.
     pub(super) async fn repair(
         self,
         name: Name,

@@ -4,17 +4,18 @@ use std::time::{Duration, Instant};
 
 use super::seen::Used;
 use super::{OnConnection, Quantities, Stripes, StripesError};
-use rowlock::{Busy, Error, Name};
+use rowlock::{Busy, Error, Name, TransactionError};
 use rowlock::{Lock, LockInTx, TryLock};
 
 /// After this many busy stripes a call waits for the next one, because finding a stripe busy costs three round trips.
 const BUSY: u32 = 1;
 
-/// A client that met a locked stripe waits for the next stripe at once. One in this many calls asks without waiting, to find out whether stripes are
-/// free again.
+/// A client that met a locked stripe waits for the next stripe at once. One in this many calls asks without waiting,
+/// to find out whether stripes are free again.
 const ASKS: u32 = 8;
 
-/// How long a call waits for one stripe before it goes on to another: longer than a transaction that sells, and much shorter than a pause of a process.
+/// How long a call waits for one stripe before it goes on to another: longer than a transaction that sells, and much
+/// shorter than a pause of a process.
 const TURN: Duration = Duration::from_millis(100);
 
 /// The quantities, and their sum.
@@ -56,13 +57,14 @@ where
         self.locked.contains(&stripe)
     }
 
-    /// Whether the call may wait for a stripe: only for one after all that it has locked. So the stripes that calls wait for are in
-    /// ascending order, and no two calls wait for each other.
+    /// Whether the call may wait for a stripe: only for one after all that it has locked. So the stripes that calls
+    /// wait for are in ascending order, and no two calls wait for each other.
     pub(super) fn may_wait_for(&self, stripe: usize) -> bool {
         self.locked.iter().all(|locked| *locked < stripe)
     }
 
-    /// Locks a stripe if it is free, or soon free: it waits for it when most stripes are locked, and the call may wait for this one.
+    /// Locks a stripe if it is free, or soon free: it waits for it when most stripes are locked, and the call may wait
+    /// for this one.
     pub(super) async fn lock_soon(&mut self, stripe: usize) -> Result<bool, StripesError> {
         let crowded = self.stripes.seen.is_crowded() && fastrand::u32(0..ASKS) > 0;
         if (self.busy >= BUSY || crowded) && self.may_wait_for(stripe) {
@@ -135,7 +137,7 @@ where
         outcome: Result<bool, Error>,
     ) -> Result<bool, StripesError> {
         let locked = match outcome {
-            Err(Error::AlreadyLocked { .. }) => true,
+            Err(Error::Transaction(TransactionError::AlreadyLocked { .. })) => true,
             outcome => outcome?,
         };
         if locked {
@@ -145,7 +147,8 @@ where
         Ok(locked)
     }
 
-    /// Locks all stripes, in ascending order. A stripe before one that is locked is not waited for: then the transaction has to begin again.
+    /// Locks all stripes, in ascending order. A stripe before one that is locked is not waited for: then the
+    /// transaction has to begin again.
     pub(super) async fn lock_all(&mut self) -> Result<(), StripesError> {
         if self.locked.is_empty() {
             match self
@@ -158,7 +161,10 @@ where
                     return Ok(());
                 }
                 // One after the other: then an error names the stripe that is in the way.
-                Err(Error::AlreadyLocked { .. } | Error::WaitTimeout { .. }) => {}
+                Err(
+                    Error::Transaction(TransactionError::AlreadyLocked { .. })
+                    | Error::WaitTimeout { .. },
+                ) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -192,7 +198,7 @@ where
                 self.stripes.seen.added(stripe, by);
                 Ok(true)
             }
-            rows => Err(Error::NotOneRow { rows }.into()),
+            rows => Err(Error::Transaction(TransactionError::NotOneRow { rows }).into()),
         }
     }
 

@@ -35,8 +35,8 @@ impl<S: Quantities> Stripes<S> {
         Err(call.begin_again(stripe))
     }
 
-    /// Adds `n`, and moves quantities so that all stripes are within one of each other: to fill the stripes for the first time, and later.
-    /// It locks all stripes.
+    /// Adds `n`, and moves quantities so that all stripes are within one of each other: to fill the stripes for the
+    /// first time, and later. It locks all stripes.
     ///
     /// # Errors
     ///
@@ -53,8 +53,9 @@ impl<S: Quantities> Stripes<S> {
         self.level(tx, n).await.map(drop)
     }
 
-    /// Moves quantities so that all stripes are within one of each other, and returns how much it moved. It locks all stripes, and waits for
-    /// the transactions that hold them. Stripes run empty together without it ([the module](super)); use it after large takes or returns.
+    /// Moves quantities so that all stripes are within one of each other, and returns how much it moved. It locks all
+    /// stripes, and waits for the transactions that hold them. Stripes run empty together without it ([the
+    /// module](super)); use it after large takes or returns.
     ///
     /// # Errors
     ///
@@ -70,8 +71,9 @@ impl<S: Quantities> Stripes<S> {
         self.level(tx, 0).await
     }
 
-    /// The sum of all stripes, read in one statement without a lock: exact at one instant, and as the transaction sees it (with its own
-    /// changes; under REPEATABLE READ and SERIALIZABLE, as its snapshot shows it). Other transactions may change it before this returns.
+    /// The sum of all stripes, read in one statement without a lock: exact at one instant, and as the transaction sees
+    /// it (with its own changes; under REPEATABLE READ and SERIALIZABLE, as its snapshot shows it). Other transactions
+    /// may change it before this returns.
     ///
     /// # Errors
     ///
@@ -104,7 +106,8 @@ impl<S: Quantities> Stripes<S> {
     }
 }
 
-/// The largest quantity. The sum of two of them, and of thousands, fits into the column: where it does not fit, SQLite would make it a float.
+/// The largest quantity. The sum of two of them, and of thousands, fits into the column: where it does not fit, SQLite
+/// would make it a float.
 const MOST: i64 = 1_000_000_000_000_000;
 
 /// A quantity as the application's statements get it.
@@ -119,8 +122,8 @@ pub(super) fn signed(n: u64) -> Result<i64, StripesError> {
     })
 }
 
-/// The changes that share `sum` out, so that the stripes are within one of each other. The stripes that have most get the rest, so that
-/// little moves.
+/// The changes that share `sum` out, so that the stripes are within one of each other. The stripes that have most get
+/// the rest, so that little moves.
 fn to_level(quantities: &[i64], sum: i64) -> Vec<(usize, i64)> {
     let stripes = i64::try_from(quantities.len()).unwrap_or(i64::MAX);
     let (each, mut rest) = (sum / stripes, sum % stripes);

@@ -5,13 +5,13 @@ use rowlock::{Error, Name};
 
 /// Why an operation of [`Stripes`](super::Stripes) has changed nothing.
 ///
-/// A closure of [`Retry::run`](rowlock::Retry::run) and of [`run_in_tx`](rowlock::Idempotency::run_in_tx) may return it: it is
-/// [`Retryable`] where its cause is.
+/// A closure of [`Retry::run`](rowlock::Retry::run) and of [`run_in_tx`](rowlock::Idempotency::run_in_tx) may return
+/// it: it is [`Retryable`] where its cause is.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StripesError {
-    /// The counter has less than the call asked for. Take what is left in the same transaction, or roll it back. End the transaction soon: it
-    /// may have locked stripes.
+    /// The counter has less than the call asked for. Take what is left in the same transaction, or roll it back. End
+    /// the transaction soon: it may have locked stripes.
     #[error("{asked} of {name:?} were asked for, and {left} are left: nothing was taken")]
     Short {
         /// The counter.
@@ -21,8 +21,8 @@ pub enum StripesError {
         /// The sum of all stripes, when it was read.
         left: u64,
     },
-    /// The application's table has other stripes than `0` to `N - 1`, or a quantity below zero. Not retryable: correct the table, or the number of
-    /// stripes, or the statements of [`Quantities`](super::Quantities).
+    /// The application's table has other stripes than `0` to `N - 1`, or a quantity below zero. Not retryable: correct
+    /// the table, or the number of stripes, or the statements of [`Quantities`](super::Quantities).
     #[error("the rows of {name:?} do not fit: {detail}")]
     Rows {
         /// The counter.

@@ -1,5 +1,5 @@
-//! What this client knows of the stripes: how much it saw in each, and how many of its own transactions are at each. That may be out of date, so it
-//! decides only where to begin.
+//! What this client knows of the stripes: how much it saw in each, and how many of its own transactions are at each.
+//! That may be out of date, so it decides only where to begin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -39,8 +39,9 @@ impl Seen {
         self.taken.store(0, Relaxed);
     }
 
-    /// Whether the memory is good enough to begin with. Other clients take, too, so the memory is too old after this client has taken an eighth of the sum that
-    /// it saw. So looks are rare while the stock is large, and at the end each take looks.
+    /// Whether the memory is good enough to begin with. Other clients take, too, so the memory is too old after this
+    /// client has taken an eighth of the sum that it saw. So looks are rare while the stock is large, and at the end
+    /// each take looks.
     pub(super) fn is_fresh(&self) -> bool {
         self.taken.load(Relaxed).saturating_mul(8) < self.sum.load(Relaxed)
     }
@@ -74,8 +75,8 @@ impl Seen {
         }
     }
 
-    /// A stripe that seems to have `n`, of those that `may` be chosen: one that few transactions of this client use. Of several it is a random one.
-    /// One that has more is chosen more often, so that the stripes run empty together.
+    /// A stripe that seems to have `n`, of those that `may` be chosen: one that few transactions of this client use.
+    /// Of several it is a random one. One that has more is chosen more often, so that the stripes run empty together.
     pub(super) fn pick(&self, n: i64, may: impl Fn(usize) -> bool) -> Option<usize> {
         let stripes = (0..self.quantities.len()).filter(|stripe| may(*stripe));
         let stripes = stripes.filter_map(|stripe| {

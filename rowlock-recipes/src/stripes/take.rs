@@ -30,24 +30,27 @@ impl FromIterator<(usize, i64)> for Taken {
 }
 
 impl<S: Quantities> Stripes<S> {
-    /// Takes `n`: from one stripe that has enough, or else from several. It takes all of `n` or nothing. Zero takes nothing, without a
-    /// statement.
+    /// Takes `n`: from one stripe that has enough, or else from several. It takes all of `n` or nothing. Zero takes
+    /// nothing, without a statement.
     ///
-    /// It takes from a stripe that has enough and whose lock is free. If all such stripes are locked, it waits for one after the other, a short time for each. If no stripe has enough, it
-    /// locks all of them. The locks end with the transaction.
+    /// It takes from a stripe that has enough and whose lock is free. If all such stripes are locked, it waits for one
+    /// after the other, a short time for each. If no stripe has enough, it locks all of them. The locks end with the
+    /// transaction.
     ///
-    /// The call may read the stripes before it locks one. Under REPEATABLE READ this fixes the snapshot of the transaction's later reads. A stripe's lock
-    /// protects its quantity and nothing else, because other transactions hold other stripes at the same time.
+    /// The call may read the stripes before it locks one. Under REPEATABLE READ this fixes the snapshot of the
+    /// transaction's later reads. A stripe's lock protects its quantity and nothing else, because other transactions
+    /// hold other stripes at the same time.
     ///
     /// # Errors
     ///
-    /// [`StripesError::Short`] when the sum of all stripes was smaller than `n` at one instant during the call (under REPEATABLE READ and
-    /// SERIALIZABLE: as the transaction's snapshot shows it). Nothing was changed. The transaction can go on. Without more to do, roll it
-    /// back, or commit it.
+    /// [`StripesError::Short`] when the sum of all stripes was smaller than `n` at one instant during the call (under
+    /// REPEATABLE READ and SERIALIZABLE: as the transaction's snapshot shows it). Nothing was changed. The transaction
+    /// can go on. Without more to do, roll it back, or commit it.
     ///
-    /// [`StripesError::Rows`] when the application's rows do not fit. [`StripesError::Failed`] with [`Error::Conflict`](rowlock::Error::Conflict) when
-    /// the transaction has to begin again, because the stripes changed or it locked them in an order in which it must not wait;
-    /// with [`Error::WaitTimeout`](rowlock::Error::WaitTimeout) after [`wait`](Self::wait); with the errors of
+    /// [`StripesError::Rows`] when the application's rows do not fit. [`StripesError::Failed`] with
+    /// [`Error::Conflict`](rowlock::Error::Conflict) when the transaction has to begin again, because the stripes
+    /// changed or it locked them in an order in which it must not wait; with
+    /// [`Error::WaitTimeout`](rowlock::Error::WaitTimeout) after [`wait`](Self::wait); with the errors of
     /// [`LockInTx::acquire`](rowlock::LockInTx::acquire) and of the application's statements. After these, roll back.
     ///
     /// # Cancel safety

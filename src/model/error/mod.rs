@@ -1,15 +1,21 @@
-//! The errors that callers match on. Their messages are in [`says`]; [`retry`] decides which of them may be tried again.
+//! The errors that callers match on. Their messages are in [`says`]; [`retry`] decides which of them may be tried
+//! again.
 
+mod groups;
+mod groups_say;
 mod retry;
 mod says;
 
+pub use groups::{ConnectError, RecordError, SchemaError, TransactionError};
+
 use std::time::Duration;
 
-use super::{
-    Blocked, Busy, Cause, Engine, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject,
-};
+use super::{Blocked, Busy, Cause, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject};
 
-/// Every failure that this crate reports. Contention is an outcome, not an error: see [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message contains a password. A message is one line: what others have written (holders, servers) is in it without control characters.
+/// Every failure that this crate reports. Contention is an outcome, not an error: see
+/// [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message
+/// contains a password. A message is one line: what others have written (holders, servers) is in it without control
+/// characters.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
@@ -31,40 +37,10 @@ pub enum Error {
         /// The rule that it breaks.
         reason: &'static str,
     },
-    /// The database URL cannot be used. The message omits the URL, because it may contain a password.
-    InvalidUrl {
-        /// The mistake in the URL, and the accepted forms.
-        reason: String,
-    },
-    /// This build of the crate lacks the engine that the URL names.
-    EngineNotBuilt {
-        /// The engine that the URL asks for.
-        engine: &'static str,
-        /// The feature of this crate that adds the engine.
-        feature: &'static str,
-    },
-    /// The server refused the credentials.
-    LoginRefused {
-        /// The database, without its password.
-        target: String,
-        /// The server's message.
-        cause: Cause,
-    },
-    /// The server has no such database, or the file is not a SQLite database.
-    NoSuchDatabase {
-        /// The database, without its password.
-        target: String,
-        /// The server's message.
-        cause: Cause,
-    },
-    /// The SQLite file cannot be opened or written, or must not be: it has two names, and SQLite would keep a log for each.
-    Unwritable {
-        /// The file.
-        target: String,
-        /// The reason, and what to do.
-        detail: String,
-    },
-    /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or rowlock has undone or is undoing the change.
+    /// The client could not connect, and another try would not help.
+    Connect(ConnectError),
+    /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or rowlock has undone
+    /// or is undoing the change.
     Unreachable {
         /// The database, without its password.
         target: String,
@@ -76,21 +52,16 @@ pub enum Error {
         /// The database, without its password.
         target: String,
     },
-    /// The server takes no writes: it is a standby, or is set to read only. Nothing was changed. An acquire that may wait tried again until its wait was over, because a failover may end this state.
+    /// The server takes no writes: it is a standby, or is set to read only. Nothing was changed. An acquire that may
+    /// wait tried again until its wait was over, because a failover may end this state.
     ReadOnly {
         /// The database, without its password.
         target: String,
         /// The state of each server, as the client saw it.
         detail: String,
     },
-    /// PostgreSQL's search path names no existing schema that this user may use.
-    NoSchema {
-        /// The database, without its password.
-        target: String,
-        /// The session's `search_path`.
-        search_path: String,
-    },
-    /// This user lacks a right on the database, or on rowlock's tables. Or row level security (PostgreSQL) hides their rows from him; then `grants` says how to end that.
+    /// This user lacks a right on the database, or on rowlock's tables. Or row level security (PostgreSQL) hides their
+    /// rows from him; then `grants` says how to end that.
     Denied {
         /// The operation that was tried.
         doing: &'static str,
@@ -98,75 +69,12 @@ pub enum Error {
         target: String,
         /// The server's message.
         cause: Cause,
-        /// The statements that grant the client's user the rights that rowlock needs at run time. PostgreSQL: the user also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
+        /// The statements that grant the client's user the rights that rowlock needs at run time. PostgreSQL: the user
+        /// also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
         grants: String,
     },
-    /// The server is older than the oldest version that rowlock supports.
-    ServerTooOld {
-        /// The database, without its password.
-        target: String,
-        /// The version that the server reports.
-        found: String,
-        /// The oldest supported version.
-        needed: &'static str,
-    },
-    /// The tables are missing, and the client does not migrate.
-    SchemaMissing {
-        /// The database, without its password.
-        target: String,
-        /// The engine, for the command.
-        engine: Engine,
-    },
-    /// The tables are older than this library needs, and the client does not migrate.
-    SchemaOlder {
-        /// The database, without its password.
-        target: String,
-        /// The version found.
-        found: i32,
-        /// The version needed.
-        needed: i32,
-    },
-    /// A newer rowlock made the tables.
-    SchemaNewer {
-        /// The database, without its password.
-        target: String,
-        /// The version found.
-        found: i32,
-        /// The newest version known.
-        known: i32,
-    },
-    /// An applied migration differs from this library's migration of the same version.
-    SchemaChanged {
-        /// The database, without its password.
-        target: String,
-        /// The migration (version and name).
-        migration: String,
-        /// The history table.
-        table: &'static str,
-    },
-    /// A table or a column of rowlock's is missing, or another program's table has the name of one of them.
-    SchemaDamaged {
-        /// The database, without its password.
-        target: String,
-        /// What differs.
-        detail: String,
-    },
-    /// This user may not create tables.
-    MigrationDenied {
-        /// The database, without its password.
-        target: String,
-        /// The engine, for the command.
-        engine: Engine,
-        /// The server's message.
-        detail: String,
-    },
-    /// A migration failed for a reason that has no variant of its own.
-    MigrationFailed {
-        /// The database, without its password.
-        target: String,
-        /// The failure.
-        detail: String,
-    },
+    /// rowlock's tables are not as this library needs them.
+    Schema(SchemaError),
     /// The lock was not free within the caller's wait.
     WaitTimeout {
         /// The lock.
@@ -181,7 +89,8 @@ pub enum Error {
         /// The lock, its holder, and the number of waiters.
         busy: Box<Busy>,
     },
-    /// The wait for the lock is a part of a circle of owners that wait for each other, and joined last. Nothing was granted.
+    /// The wait for the lock is a part of a circle of owners that wait for each other, and joined last. Nothing was
+    /// granted.
     Deadlock {
         /// The lock.
         name: Name,
@@ -197,7 +106,8 @@ pub enum Error {
         /// What the caller asked for.
         asked: Kind,
     },
-    /// The connection broke after the statement was sent, and rowlock could not find out in time whether it happened. If it was an acquire, rowlock is undoing it.
+    /// The connection broke after the statement was sent, and rowlock could not find out in time whether it happened.
+    /// If it was an acquire, rowlock is undoing it.
     OutcomeUnknown {
         /// The operation that was tried (`acquire`, `release`, …).
         doing: &'static str,
@@ -215,37 +125,10 @@ pub enum Error {
         /// The lock.
         name: Name,
     },
-    /// The transaction belongs to another database, engine or schema than this client. (A copied or restored database
-    /// has the id of the original, so rowlock cannot tell them apart.)
-    WrongDatabase {
-        /// The operation that was tried.
-        doing: &'static str,
-        /// The lock, or the record.
-        on: Subject,
-        /// The client's database, without its password.
-        target: String,
-        /// The difference that rowlock found.
-        detail: String,
-    },
-    /// The transaction has failed or ended earlier, or its connection broke.
-    TransactionOver {
-        /// The operation that was tried.
-        doing: &'static str,
-        /// The lock, or the record.
-        on: Subject,
-        /// The database's message.
-        detail: String,
-    },
-    /// The transaction may not write.
-    ReadOnlyTransaction {
-        /// The operation that was tried.
-        doing: &'static str,
-        /// The lock, or the record.
-        on: Subject,
-        /// The database's message.
-        detail: String,
-    },
-    /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out, or a lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
+    /// The transaction cannot be used for this call.
+    Transaction(TransactionError),
+    /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out,
+    /// or a lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
     TransactionAborted {
         /// The operation that was tried.
         doing: &'static str,
@@ -254,16 +137,22 @@ pub enum Error {
         /// The database's message.
         detail: String,
     },
-    /// A transaction has the row of the lock locked (SQLite: the file): the caller's own, or another one for the whole [`operation_timeout`](crate::Builder::operation_timeout). Nothing was changed.
+    /// A transaction has the row of the lock locked (SQLite: the file): the caller's own, or another one for the whole
+    /// [`operation_timeout`](crate::Builder::operation_timeout). Nothing was changed.
     RowLocked {
         /// The operation that was tried.
         doing: &'static str,
         /// The lock.
         name: Name,
     },
-    /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection, waited for it. Behind a pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections, and all of them wait.
+    /// One of rowlock's own connections got no answer while the caller's transaction, which keeps its connection,
+    /// waited for it. Behind a pooler (PgBouncer, `ProxySQL`) transactions may have all of the server's connections,
+    /// and all of them wait.
     ///
-    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this error, give the pooler more connections to the server than transactions run at a time (with 13 more for each client, no look waits for a transaction's end).
+    /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or
+    /// make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this
+    /// error, give the pooler more connections to the server than transactions run at a time (with 13 more for each
+    /// client, no look waits for a transaction's end).
     Starved {
         /// The operation that was tried.
         doing: &'static str,
@@ -274,27 +163,13 @@ pub enum Error {
         /// The time that the call waited.
         waited: Duration,
     },
-    /// This transaction already holds the name, and keeps it until it ends.
-    AlreadyLocked {
-        /// The lock.
-        name: Name,
-    },
-    /// The call names the same lock twice.
-    DuplicateName {
-        /// The lock.
-        name: Name,
-    },
     /// Another transaction or lease was faster: roll back and try again, as [`Retry`](crate::Retry) does.
     Conflict {
         /// The object in conflict: the lock's name, or a row of the application.
         what: String,
     },
-    /// A statement that should change one row changed several.
-    NotOneRow {
-        /// How many rows it changed.
-        rows: u64,
-    },
-    /// The connection broke during a commit. The transaction may or may not be committed, and rowlock did not try it again.
+    /// The connection broke during a commit. The transaction may or may not be committed, and rowlock did not try it
+    /// again.
     CommitUnknown {
         /// The last error seen.
         detail: String,
@@ -306,7 +181,8 @@ pub enum Error {
     },
     /// The scope, key or step is invalid. The database was not asked.
     InvalidKey(InvalidKey),
-    /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll back, and do not answer the request: the other attempt answers it.
+    /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll
+    /// back, and do not answer the request: the other attempt answers it.
     Superseded {
         /// The operation that was tried.
         doing: &'static str,
@@ -315,58 +191,8 @@ pub enum Error {
         /// How the attempt ended.
         reason: &'static str,
     },
-    /// A step that must not be repeated began earlier, and may or may not have happened. Until that is found out, the step cannot run again, and the attempt cannot complete.
-    StepUnknown {
-        /// The record.
-        record: RecordKey,
-        /// The open step.
-        step: String,
-    },
-    /// A step began while another step of the same guard was running: at the same time, or inside its work.
-    StepRunning {
-        /// The record.
-        record: RecordKey,
-        /// The step that runs.
-        step: String,
-    },
-    /// The outcome is larger than [`max_outcome`](crate::Idempotency::max_outcome), or than a statement can carry to `MySQL` or `MariaDB` (a little less than half of `max_allowed_packet`).
-    OutcomeTooLarge {
-        /// The value that rowlock should keep.
-        what: &'static str,
-        /// Its size.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The response cannot be kept: its body failed before its end, or has trailers.
-    ResponseFailed {
-        /// The reason.
-        detail: String,
-    },
-    /// JSON cannot represent the value, or the JSON does not represent a value of this type.
-    Json {
-        /// The parser's message.
-        detail: String,
-    },
-    /// The record to be changed does not exist.
-    NoSuchRecord {
-        /// The record.
-        record: RecordKey,
-    },
-    /// The record's state does not allow the change that an administrator asked for.
-    NotDecided {
-        /// The record.
-        record: RecordKey,
-        /// The reason.
-        reason: &'static str,
-    },
-    /// The record is damaged: rowlock cannot have written it, so it was edited by hand.
-    CorruptRecord {
-        /// The record, as far as it can be read.
-        record: String,
-        /// The damage.
-        what: &'static str,
-    },
+    /// The call does not fit the record, or its outcome cannot be kept.
+    Record(RecordError),
     /// The lease was lost while the caller still needed it.
     Lost {
         /// The lock.
@@ -374,7 +200,8 @@ pub enum Error {
         /// How it was lost.
         loss: Loss,
     },
-    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may be committed, legally.
+    /// The lease was lost after a transaction had pinned it, and the work was cut off. The transaction may be
+    /// committed, legally.
     CutOff {
         /// The lock.
         name: Name,

@@ -1,5 +1,5 @@
-//! The message of each error: what was tried on what, and what to do next. No message contains a password. Texts of others are in some of them,
-//! so all of them are [`Printable`].
+//! The message of each error: what was tried on what, and what to do next. No message contains a password. Texts of
+//! others are in some of them, so all of them are [`Printable`].
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -21,22 +21,7 @@ impl fmt::Display for Error {
             Self::InvalidSetting { setting, reason } => {
                 write!(f, "`{setting}` is refused: {reason}")
             }
-            Self::InvalidUrl { reason } => write!(f, "the database URL cannot be used: {reason}"),
-            Self::EngineNotBuilt { engine, feature } => write!(
-                f,
-                "this build of rowlock does not support {engine}: build it with the feature `{feature}`"
-            ),
-            Self::LoginRefused { target, cause } => write!(
-                f,
-                "{target} refused the login ({cause}): check the user and the password in the URL"
-            ),
-            Self::NoSuchDatabase { target, cause } => write!(
-                f,
-                "{target} is no database ({cause}): create the database, or name another one in the URL"
-            ),
-            Self::Unwritable { target, detail } => {
-                write!(f, "{target} cannot be opened for writing: {detail}")
-            }
+            Self::Connect(error) => write!(f, "{error}"),
             Self::ShutDown { target } => write!(
                 f,
                 "this client of {target} was shut down: make another one (`Rowlock::connect`)"
@@ -51,14 +36,6 @@ impl fmt::Display for Error {
                 "{target} takes no writes ({detail}), and a lock needs the primary: \
                  correct the address, or name all servers, as HOST1:PORT1,HOST2:PORT2"
             ),
-            Self::NoSchema {
-                target,
-                search_path,
-            } => write!(
-                f,
-                "{target}: the search path ({search_path}) names no existing schema that this user may use: \
-                 create one, grant this user USAGE on it, or correct search_path"
-            ),
             Self::Denied {
                 doing,
                 target,
@@ -71,65 +48,7 @@ impl fmt::Display for Error {
                  transaction, if that is not the client's; on MySQL and MariaDB with the account's own host for `%`): {grants}",
                 alone(doing)
             ),
-            Self::ServerTooOld {
-                target,
-                found,
-                needed,
-            } => write!(
-                f,
-                "{target} runs {found}, which is too old: rowlock needs {needed}"
-            ),
-            Self::SchemaMissing { target, engine } => write!(
-                f,
-                "{target} has no rowlock tables: run `rowlock migrate`, or apply the SQL of `rowlock migrate --print {engine}`. If this \
-                 database has lost its data, run `rowlock quarantine --for TIME` instead: it makes the tables, too, and grants nothing before every lost lease has run out"
-            ),
-            Self::SchemaOlder {
-                target,
-                found,
-                needed,
-            } => write!(
-                f,
-                "{target} has rowlock's schema version {found}, this library needs {needed}: run `rowlock migrate`"
-            ),
-            Self::SchemaNewer {
-                target,
-                found,
-                known,
-            } => write!(
-                f,
-                "{target} has rowlock's schema version {found}, this library knows {known}: update rowlock here"
-            ),
-            Self::SchemaChanged {
-                target,
-                migration,
-                table,
-            } => write!(
-                f,
-                "{target} has another migration {migration} than this library carries: \
-                 it was changed after it was applied; use the library that applied it, or restore the table `{table}`"
-            ),
-            Self::SchemaDamaged { target, detail } => write!(
-                f,
-                "{target}: rowlock's tables are not as rowlock made them ({detail}): restore the table that was dropped or changed, \
-                 rename another program's table that has its name, or name another database or schema"
-            ),
-            Self::MigrationDenied {
-                target,
-                engine,
-                detail,
-            } => write!(
-                f,
-                "{target}: this user may not create tables ({detail}): \
-                 have a DBA apply the SQL of `rowlock migrate --print {engine}`; \
-                 at run time rowlock needs only SELECT, INSERT, UPDATE and DELETE on its tables"
-            ),
-            Self::MigrationFailed { target, detail } => {
-                write!(
-                    f,
-                    "{target}: migrating failed ({detail}): mend that, then migrate again"
-                )
-            }
+            Self::Schema(error) => write!(f, "{error}"),
             Self::WaitTimeout { name, waited, busy } if waited.is_zero() => {
                 write!(f, "{name:?} is not free: {busy}")
             }
@@ -175,23 +94,7 @@ impl fmt::Display for Error {
                 f,
                 "{doing} {name:?}: its guard was released before; acquire it again"
             ),
-            Self::WrongDatabase {
-                doing,
-                on,
-                target,
-                detail,
-            } => write!(
-                f,
-                "{doing} {on}: the transaction is not one of {target} ({detail}): begin it on a pool of the database that this client was connected to"
-            ),
-            Self::TransactionOver { doing, on, detail } => write!(
-                f,
-                "{doing} {on}: the transaction has failed or ended before ({detail}): roll it back and begin a new one"
-            ),
-            Self::ReadOnlyTransaction { doing, on, detail } => write!(
-                f,
-                "{doing} {on}: the transaction is read only ({detail}): begin one that may write"
-            ),
+            Self::Transaction(error) => write!(f, "{error}"),
             Self::TransactionAborted { doing, on, detail } => write!(
                 f,
                 "{doing} {on}: the transaction has to be begun again, as `Retry` does ({detail})"
@@ -212,21 +115,9 @@ impl fmt::Display for Error {
                  do transactions take up all connections of a pooler? Roll back, and try again after `rowlock.version(name)` or with `Retry`; \
                  and give the pooler more connections than transactions run at a time, by 13 for each client of rowlock"
             ),
-            Self::AlreadyLocked { name } => write!(
-                f,
-                "this transaction already holds {name:?} until it ends: lock it once, and pass the first grant on"
-            ),
-            Self::DuplicateName { name } => write!(
-                f,
-                "{name:?} is given twice in one call: give each name once"
-            ),
             Self::Conflict { what } => write!(
                 f,
                 "{what} was changed, or has another holder: roll back and try again"
-            ),
-            Self::NotOneRow { rows } => write!(
-                f,
-                "a statement that should change one row changed {rows}: is its WHERE clause unique?"
             ),
             Self::CommitUnknown { detail } => write!(
                 f,
@@ -244,36 +135,7 @@ impl fmt::Display for Error {
                 f,
                 "{doing} {record}: {reason}; if a transaction is open, roll it back"
             ),
-            Self::StepUnknown { record, step } => write!(
-                f,
-                "{record}: the step {step:?} must not be repeated, and may or may not have happened: find out, then report it with \
-                 `step_happened` or `step_not_done` of this guard, or end the attempt and run `rowlock idempotency resolve`"
-            ),
-            Self::StepRunning { record, step } => write!(
-                f,
-                "{record}: its step {step:?} is still running, and an attempt runs one step at a time: await it, then begin the next one"
-            ),
-            Self::OutcomeTooLarge { what, bytes, limit } => write!(
-                f,
-                "{what} has {bytes} bytes, and at most {limit} are kept: keep less, or raise the limit \
-                 (`max_outcome`; on MySQL and MariaDB half of the server's `max_allowed_packet`, too)"
-            ),
-            Self::ResponseFailed { detail } => {
-                write!(f, "the response cannot be kept: {detail}; roll back")
-            }
-            Self::Json { detail } => write!(
-                f,
-                "a value cannot be written as JSON, or read from it: {detail}"
-            ),
-            Self::NoSuchRecord { record } => write!(
-                f,
-                "there is no record {record}: `rowlock idempotency ls` lists all records"
-            ),
-            Self::NotDecided { record, reason } => write!(f, "{record}: {reason}"),
-            Self::CorruptRecord { record, what } => write!(
-                f,
-                "the row of {record} in rowlock_idempotency is damaged: {what}; repair or delete it by hand"
-            ),
+            Self::Record(error) => write!(f, "{error}"),
             Self::Lost { name, loss } => write!(f, "the lease of {name:?} was lost: {loss}"),
             Self::CutOff { name, loss } => write!(
                 f,
@@ -324,6 +186,7 @@ impl std::error::Error for Error {
 mod tests {
     use super::*;
     use crate::model::{Cause, FaultKind};
+    use crate::model::{ConnectError, RecordError, SchemaError};
 
     #[test]
     fn a_verb_stands_alone_before_the_target() {
@@ -353,27 +216,27 @@ mod tests {
                 target: target(),
                 detail: text(),
             },
-            Error::NoSchema {
+            Error::Connect(ConnectError::NoSchema {
                 target: target(),
                 search_path: text(),
-            },
-            Error::ServerTooOld {
+            }),
+            Error::Connect(ConnectError::ServerTooOld {
                 target: target(),
                 found: text(),
                 needed: "",
-            },
-            Error::SchemaChanged {
+            }),
+            Error::Schema(SchemaError::Changed {
                 target: target(),
                 migration: text(),
                 table: "",
-            },
+            }),
             Error::Conflict { what: text() },
-            Error::ResponseFailed { detail: text() },
-            Error::CorruptRecord {
+            Error::Record(RecordError::ResponseFailed { detail: text() }),
+            Error::Record(RecordError::Corrupt {
                 record: text(),
                 what: "",
-            },
-            Error::InvalidUrl { reason: text() },
+            }),
+            Error::Connect(ConnectError::InvalidUrl { reason: text() }),
         ] {
             let said = error.to_string();
             assert!(!said.contains(char::is_control), "{said:?}");

@@ -16,8 +16,9 @@ use crate::store::in_tx::FURTHEST_AHEAD;
 /// How many fences a turn has for each task that waits.
 const EACH: i64 = 64;
 
-/// The most fences that a turn has. The row's fence may be as many microseconds ahead of the database's clock when they are reserved, and two
-/// sendings of a confirm may both reserve them. A lock in a transaction then waits until the clock has passed the fence.
+/// The most fences that a turn has. The row's fence may be as many microseconds ahead of the database's clock when
+/// they are reserved, and two sendings of a confirm may both reserve them. A lock in a transaction then waits until
+/// the clock has passed the fence.
 const MOST: i64 = 12_288;
 const _: () = assert!(3 * MOST < FURTHEST_AHEAD);
 
@@ -54,8 +55,8 @@ impl Delegate {
         self.seat.is_some()
     }
 
-    /// Nobody waits. The delegate leaves the queue, before any later release or flush, and ends. If its join is still in flight, the lane that has it
-    /// leaves the queue.
+    /// Nobody waits. The delegate leaves the queue, before any later release or flush, and ends. If its join is still
+    /// in flight, the lane that has it leaves the queue.
     pub(super) fn dismiss(self, core: &Core) {
         if let Some(seat) = &self.seat
             && let Some(position) = seat.give_up()
@@ -103,7 +104,8 @@ impl Delegation {
         own.is_none() && !is_idle
     }
 
-    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on, unless the lease lingers.
+    /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on,
+    /// unless the lease lingers.
     pub(crate) fn block(&self) -> i64 {
         let least = if self.lingers() { LINGERING } else { 0 };
         match i64::try_from(self.cohort.state().waiting.len()) {

@@ -3,8 +3,9 @@
 //! # What ends it
 //!
 //! - Nobody arrives in time.
-//! - *Somebody waits for the name*, and calls it back. On PostgreSQL the statement that joins the queue notifies the session that the row's
-//!   `recall` names, and the client listens there. Elsewhere, and in case that is lost, a look at all such names finds it.
+//! - *Somebody waits for the name*, and calls it back. On PostgreSQL the statement that joins the queue notifies the
+//!   session that the row's `recall` names, and the client listens there. Elsewhere, and in case that is lost, a look
+//!   at all such names finds it.
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 

@@ -2,44 +2,50 @@
 //!
 //! # Overview
 //!
-//! The tasks of one client that ask for a lock under the same settings are a *cohort*. They have one place in the queue of the name, which
-//! their [`delegate`] takes: a task that waits in the database for all of them. When it is granted the lease, the [`turn`] of the cohort
-//! begins, and the first task of the cohort is offered a guard. When that guard is released, the next task is offered a guard of the same
-//! grant, and no statement is sent. (Dice, Marathe and Shavit call this "lock cohorting", in a paper of 2012.)
+//! The tasks of one client that ask for a lock under the same settings are a *cohort*. They have one place in the
+//! queue of the name, which their [`delegate`] takes: a task that waits in the database for all of them. When it is
+//! granted the lease, the [`turn`] of the cohort begins, and the first task of the cohort is offered a guard. When
+//! that guard is released, the next task is offered a guard of the same grant, and no statement is sent. (Dice,
+//! Marathe and Shavit call this "lock cohorting", in a paper of 2012.)
 //!
 //! # State model
 //!
-//! A cohort is *idle* at first. Then its first task *asks* the database. If the lease is free, a *turn* begins. If it is held, that task waits
-//! with the tasks that have arrived since, and a *delegate* in the queue gets the next turn for them. A turn ends with a release to the
-//! database. If no task waits, the lease may *linger* before that, until a task arrives or its time is over.
+//! A cohort is *idle* at first. Then its first task *asks* the database. If the lease is free, a *turn* begins. If it
+//! is held, that task waits with the tasks that have arrived since, and a *delegate* in the queue gets the next turn
+//! for them. A turn ends with a release to the database. If no task waits, the lease may *linger* before that, until a
+//! task arrives or its time is over.
 //!
 //! # Turn
 //!
-//! A turn is short, because other clients wait too. After [`TURN`](turn::TURN) the next release goes to the database, which passes the name
-//! on to the first one in the queue. The delegate of the next turn takes its place in the queue as soon as a task of the cohort waits. So
-//! cohorts have their turns in the order in which their delegates joined, and the tasks of a cohort in the order in which they arrived.
+//! A turn is short, because other clients wait too. After [`TURN`](turn::TURN) the next release goes to the database,
+//! which passes the name on to the first one in the queue. The delegate of the next turn takes its place in the queue
+//! as soon as a task of the cohort waits. So cohorts have their turns in the order in which their delegates joined,
+//! and the tasks of a cohort in the order in which they arrived.
 //!
 //! # Fences
 //!
-//! Each guard has a fence of its own. The delegate reserves a block of fences when it confirms the grant: the row's fence becomes the last one
-//! of the block. So every later grant is above all of them, also when the process crashes. The database reserves a block only
-//! if the fence is ahead of its clock by at most the size of the block. A grant without a block is not handed on.
+//! Each guard has a fence of its own. The delegate reserves a block of fences when it confirms the grant: the row's
+//! fence becomes the last one of the block. So every later grant is above all of them, also when the process crashes.
+//! The database reserves a block only if the fence is ahead of its clock by at most the size of the block. A grant
+//! without a block is not handed on.
 //!
 //! # Offers
 //!
-//! A task takes its guard when it is polled. A task that is not, because its runtime is blocked or because nobody awaits it, must not
-//! keep the lock. So an offer that nobody has taken [`WINDOW`] after the end of the turn is taken back, and the lease released. A task
-//! that comes later waits again.
+//! A task takes its guard when it is polled. A task that is not, because its runtime is blocked or because nobody
+//! awaits it, must not keep the lock. So an offer that nobody has taken [`WINDOW`] after the end of the turn is taken
+//! back, and the lease released. A task that comes later waits again.
 //!
 //! Delegates, and what takes offers back, run on a thread of rowlock's own.
 //!
 //! # Lingering
 //!
-//! When no task and no other client waits, a cohort may keep its lease for a while ([`linger`]). It is an offer to the task that arrives next.
+//! When no task and no other client waits, a cohort may keep its lease for a while ([`linger`]). It is an offer to the
+//! task that arrives next.
 //!
 //! # What is not handed on
 //!
-//! - A lease that a transaction has pinned: that transaction may still be open, and may commit after the next task has begun.
+//! - A lease that a transaction has pinned: that transaction may still be open, and may commit after the next task has
+//!   begun.
 //! - A lease with less than half of its trusted time left, or one that is lost.
 //! - Anything while the client shuts down.
 //!
@@ -64,8 +70,8 @@ use delegate::{Delegate, Delegation};
 use turn::{Offer, Turn};
 pub(crate) use waiting::{Asking, Told, Waiting};
 
-/// How long the tasks of a cohort wait each by itself, after a transaction had pinned its lease. Then nothing is handed on, and a place in the queue for
-/// each of them is faster.
+/// How long the tasks of a cohort wait each by itself, after a transaction had pinned its lease. Then nothing is
+/// handed on, and a place in the queue for each of them is faster.
 const APART: Duration = Duration::from_secs(1);
 
 /// How many of the tasks that wait already leave the cohort then, the first ones: their joins overlap with the work.

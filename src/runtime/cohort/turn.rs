@@ -66,7 +66,8 @@ impl Turn {
 }
 
 impl State {
-    /// A turn begins, with the grant of this guard. Returns the turn before, which has to be [ended](Cohort::end) after the state is unlocked.
+    /// A turn begins, with the grant of this guard. Returns the turn before, which has to be [ended](Cohort::end)
+    /// after the state is unlocked.
     pub(super) fn begin(
         &mut self,
         guard: &Guard,
@@ -90,8 +91,8 @@ impl State {
 }
 
 impl Cohort {
-    /// A guard is released: offers a guard of the same grant to the next task. False: the turn is over, and the lease goes back to the
-    /// database.
+    /// A guard is released: offers a guard of the same grant to the next task. False: the turn is over, and the lease
+    /// goes back to the database.
     ///
     /// The new guard takes the place of the old one, so that the grant has one guard all the time.
     pub(in crate::runtime) fn hand_on(self: &Arc<Self>, guard: &Guard) -> bool {

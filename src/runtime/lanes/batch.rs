@@ -1,10 +1,11 @@
-//! A lane executes a batch: one statement for each verb (releases and acquires may share one), one answer for each caller.
+//! A lane executes a batch: one statement for each verb (releases and acquires may share one), one answer for each
+//! caller.
 
 use std::cmp::Ordering;
 
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
-use crate::model::{Error, Moment};
+use crate::model::{Error, Moment, RecordError};
 use crate::runtime::job::{Answered, Batch, Job, Next, Rank};
 
 impl Lane {
@@ -25,8 +26,9 @@ impl Lane {
         }
     }
 
-    /// Groups the jobs into statements: in the order of their turns, sorted by subject, as many in a statement as fit. A job that fits
-    /// into no statement fails here: the server would end the connection, with all the other jobs on it.
+    /// Groups the jobs into statements: in the order of their turns, sorted by subject, as many in a statement as fit.
+    /// A job that fits into no statement fails here: the server would end the connection, with all the other jobs on
+    /// it.
     pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
         let exchanged = jobs.iter().filter(|job| job.rank() == Rank::Exchange);
         let is_shared = exchanged.count() >= self.exchange_from;
@@ -43,11 +45,11 @@ impl Lane {
         for job in jobs {
             let written = job.head().written();
             if written > self.largest {
-                job.fail(Error::OutcomeTooLarge {
+                job.fail(Error::Record(RecordError::OutcomeTooLarge {
                     what: "the outcome",
                     bytes: written,
                     limit: self.largest,
-                });
+                }));
                 continue;
             }
             // (Keys and the rest count as parts of the outcome.)

@@ -18,8 +18,8 @@ fn isolate(jobs: &mut [Job], suspect_from: u32) {
 }
 
 impl Lane {
-    /// Settles a statement that failed. A refused statement is sent again as two, which isolates the guilty job. Jobs that shared an
-    /// answer are sent in one of the next statements.
+    /// Settles a statement that failed. A refused statement is sent again as two, which isolates the guilty job. Jobs
+    /// that shared an answer are sent in one of the next statements.
     pub(super) fn broke_off(
         &mut self,
         jobs: Vec<Job>,
@@ -118,9 +118,10 @@ impl Lane {
         }
     }
 
-    /// Fails acquires that a read-only server refused: a caller that may wait asks again. Acquires that were sent are undone all the
-    /// same: they may have been granted before the server became read-only (MySQL makes missing rows in a statement of its own, and a
-    /// late grant is confirmed by another one). Returns the other jobs, and the acquires that an earlier sending may have granted.
+    /// Fails acquires that a read-only server refused: a caller that may wait asks again. Acquires that were sent are
+    /// undone all the same: they may have been granted before the server became read-only (MySQL makes missing rows in
+    /// a statement of its own, and a late grant is confirmed by another one). Returns the other jobs, and the acquires
+    /// that an earlier sending may have granted.
     pub(super) fn refuse_takes(
         &mut self,
         jobs: impl IntoIterator<Item = Job>,

@@ -2,30 +2,31 @@
 //!
 //! # Overview
 //!
-//! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per name, and sends
-//! each verb as one statement. Operations that arrive meanwhile form the next batch. An operation alone leaves at once. Answers
-//! go to their callers [together](post).
+//! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per
+//! name, and sends each verb as one statement. Operations that arrive meanwhile form the next batch. An operation
+//! alone leaves at once. Answers go to their callers [together](post).
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
-//! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put off.
+//! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put
+//! off.
 //!
 //! # Failure
 //!
-//! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it is sent again, after growing
-//!   pauses, until the operation's time is over.
+//! - *The statement was refused and may be sent again* (deadlock, serialization failure, busy): it is sent again,
+//!   after growing pauses, until the operation's time is over.
 //! - *The statement was refused for good*: its jobs are sent again in halves, so that only the guilty one fails.
-//! - *The connection broke*: all jobs of the batch are in doubt. They are sent again on the next connection, where every verb
-//!   finds the effect of an earlier sending of the same grant. An outcome that cannot be found out in time is reported as
-//!   unknown, and an acquire is undone. A job that breaks the connection twice may be the cause (a server ends the connection
-//!   when a statement is too large). Such jobs are sent in ever smaller statements, at last alone. A job that breaks the
-//!   connection alone lets the others go first.
+//! - *The connection broke*: all jobs of the batch are in doubt. They are sent again on the next connection, where
+//!   every verb finds the effect of an earlier sending of the same grant. An outcome that cannot be found out in time
+//!   is reported as unknown, and an acquire is undone. A job that breaks the connection twice may be the cause (a
+//!   server ends the connection when a statement is too large). Such jobs are sent in ever smaller statements, at last
+//!   alone. A job that breaks the connection alone lets the others go first.
 //! - *Jobs that are sent again* go together, as the first time: under load most jobs are retries.
-//! - *The caller is gone*: an acquire that was not sent is skipped. An acquire that was sent produces a guard that no caller
-//!   receives, and dropping a guard releases.
-//! - *The server may still run a statement that we gave up on*, or receive it late: the first sending of an acquire would then
-//!   grant the name to nobody. So an acquire that was in doubt is undone when it ends, whether it was given up, refused, or
-//!   granted by a later sending and released. An undo that finds nothing to undo is repeated, with growing pauses, for as long
-//!   as the lease could last (10 minutes at most).
+//! - *The caller is gone*: an acquire that was not sent is skipped. An acquire that was sent produces a guard that no
+//!   caller receives, and dropping a guard releases.
+//! - *The server may still run a statement that we gave up on*, or receive it late: the first sending of an acquire
+//!   would then grant the name to nobody. So an acquire that was in doubt is undone when it ends, whether it was given
+//!   up, refused, or granted by a later sending and released. An undo that finds nothing to undo is repeated, with
+//!   growing pauses, for as long as the lease could last (10 minutes at most).
 
 mod batch;
 mod failure;
@@ -98,8 +99,8 @@ pub(crate) struct Lane {
     trouble: Trouble,
     /// The largest outcome that the server accepts, in bytes.
     largest: usize,
-    /// A statement of this batch was refused and has to be sent again. The rest of the batch goes back to the queue, so that the
-    /// time of every job is checked before the next wait.
+    /// A statement of this batch was refused and has to be sent again. The rest of the batch goes back to the queue,
+    /// so that the time of every job is checked before the next wait.
     refused: bool,
     /// A statement of this batch met a read-only server.
     read_only: Option<Fault>,
@@ -352,9 +353,9 @@ impl Lane {
     }
 }
 
-/// Makes a connection and asks how large an outcome its server accepts. (This can succeed while statements fail, so it does not
-/// end the trouble.) Both are one attempt, so that a job whose time is over does not wait for a server that accepts connections
-/// and stays silent.
+/// Makes a connection and asks how large an outcome its server accepts. (This can succeed while statements fail, so it
+/// does not end the trouble.) Both are one attempt, so that a job whose time is over does not wait for a server that
+/// accepts connections and stays silent.
 async fn meet(
     dial: impl Future<Output = Result<Box<dyn Connection>, Fault>>,
     operation_timeout: Duration,

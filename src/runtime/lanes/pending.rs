@@ -80,7 +80,8 @@ impl Pending {
         self.ready.push_front(job);
     }
 
-    /// The jobs that have to be done before the lane ends. (A vigil is none: the effect that it undoes may never arrive.)
+    /// The jobs that have to be done before the lane ends. (A vigil is none: the effect that it undoes may never
+    /// arrive.)
     fn to_do(&self) -> impl Iterator<Item = &Head> {
         let later = self.later.iter().map(|(_, job)| job);
         let waiting = self.ready.iter().chain(later);
@@ -140,9 +141,9 @@ impl Pending {
         self.ready.extend(arrived);
     }
 
-    /// Sends the job again later: a row is locked, or the statement lost against another transaction. `jitter`, from 0 to 1, is the
-    /// part of the pause that is added, so that processes that fail together do not return together. The jobs that one statement left
-    /// undone have the same jitter, and share the next statement too.
+    /// Sends the job again later: a row is locked, or the statement lost against another transaction. `jitter`, from 0
+    /// to 1, is the part of the pause that is added, so that processes that fail together do not return together. The
+    /// jobs that one statement left undone have the same jitter, and share the next statement too.
     pub(super) fn put_off(&mut self, mut job: Job, now: Moment, jitter: f64) {
         let longest = if job.head().manner == Manner::Vigil {
             MAX_UNDO_PAUSE
@@ -155,8 +156,8 @@ impl Pending {
         self.later.push((now + pause, job));
     }
 
-    /// Removes the jobs whose time is over, and returns them. The undo of an acquire that may have happened takes the acquire's place,
-    /// so that later jobs on the name find what the undo leaves.
+    /// Removes the jobs whose time is over, and returns them. The undo of an acquire that may have happened takes the
+    /// acquire's place, so that later jobs on the name find what the undo leaves.
     pub(super) fn expire(&mut self, now: Moment) -> Vec<Job> {
         let mut expired = Vec::new();
         for job in std::mem::take(&mut self.ready) {
@@ -179,11 +180,12 @@ impl Pending {
         moments.min()
     }
 
-    /// The next batch, oldest first: at most one job per name or record (and the jobs that share its answer), so that the jobs on it
-    /// keep their order and never meet in a statement.
+    /// The next batch, oldest first: at most one job per name or record (and the jobs that share its answer), so that
+    /// the jobs on it keep their order and never meet in a statement.
     ///
-    /// A job that has to go alone (see [`Progress::company`](crate::runtime::head::Progress)) takes turns with the other jobs. Of several such
-    /// jobs, the one under which the connection broke least often goes first, so the guilty job comes last.
+    /// A job that has to go alone (see [`Progress::company`](crate::runtime::head::Progress)) takes turns with the
+    /// other jobs. Of several such jobs, the one under which the connection broke least often goes first, so the
+    /// guilty job comes last.
     pub(super) fn pick(&mut self, now: Moment) -> Vec<Job> {
         let breaks = |job: &dyn AnyTask| {
             let progress = job.head().progress;
@@ -196,7 +198,8 @@ impl Pending {
             |job: &dyn AnyTask| breaks(job).is_some() && (others_turn || breaks(job) > least);
         let mut batch = self.pick_but(now, makes_way);
         if batch.is_empty() {
-            // Nothing else can go: the other jobs wait for jobs that made way for them, on the same subjects. These go now.
+            // Nothing else can go: the other jobs wait for jobs that made way for them, on the same subjects. These go
+            // now.
             batch = self.pick_but(now, |_| false);
         }
         self.went_alone = batch.iter().any(|job| breaks(&**job).is_some());

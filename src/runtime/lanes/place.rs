@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::model::{Moment, Subject};
 use crate::runtime::job::{AnyTask, Job, Rank};
 
-/// The jobs of a batch on one subject, while the batch is picked. A read and a claim of the same record may go together: neither
-/// waits for the other, because each caller awaits its own. All other jobs keep their order.
+/// The jobs of a batch on one subject, while the batch is picked. A read and a claim of the same record may go
+/// together: neither waits for the other, because each caller awaits its own. All other jobs keep their order.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     /// The index in the batch.

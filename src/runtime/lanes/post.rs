@@ -1,11 +1,12 @@
 //! Answers go to their callers together.
 //!
-//! A caller waits on the application's runtime. To wake it from the lane's thread may start a worker, which takes the processor from the
-//! lane for one answer. So the answers of a statement go to that runtime as one task, which wakes the callers.
+//! A caller waits on the application's runtime. To wake it from the lane's thread may start a worker, which takes the
+//! processor from the lane for one answer. So the answers of a statement go to that runtime as one task, which wakes
+//! the callers.
 //!
-//! No caller depends on that task: workers may be blocked, and runtimes end. If the task does not run within a millisecond, the lane
-//! delivers. It also delivers before it answers a flush or a shutdown: an answer whose caller has gone drops a guard, and that sends a
-//! release.
+//! No caller depends on that task: workers may be blocked, and runtimes end. If the task does not run within a
+//! millisecond, the lane delivers. It also delivers before it answers a flush or a shutdown: an answer whose caller
+//! has gone drops a guard, and that sends a release.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -130,8 +131,8 @@ impl Post {
     }
 }
 
-/// Answers that are on their way. Who delivers takes one after the other, so that a worker which stands still in the middle keeps back one answer
-/// only.
+/// Answers that are on their way. Who delivers takes one after the other, so that a worker which stands still in the
+/// middle keeps back one answer only.
 #[derive(Clone)]
 struct Letter {
     answers: Arc<Mutex<VecDeque<Answer>>>,

@@ -27,7 +27,8 @@ impl Trouble {
         }
     }
 
-    /// The connection is lost. The first time a new one is made at once, later after growing pauses, until a statement succeeds.
+    /// The connection is lost. The first time a new one is made at once, later after growing pauses, until a statement
+    /// succeeds.
     pub(super) fn strike(&mut self, fault: Fault, now: Moment) {
         self.fault = Some(fault);
         let pause = match &mut self.backoff {

@@ -1,5 +1,5 @@
-//! What a client counts, for the application's own metrics: through the facade of the crate `metrics`, with the feature `metrics`. Without that feature
-//! nothing is counted. docs/METRICS.md has the list.
+//! What a client counts, for the application's own metrics: through the facade of the crate `metrics`, with the
+//! feature `metrics`. Without that feature nothing is counted. docs/METRICS.md has the list.
 
 #[cfg(not(feature = "metrics"))]
 mod off;

@@ -1,7 +1,8 @@
 //! The search for deadlocks among the waiters of this client.
 //!
-//! A circle is reported when two looks in a row have seen it: a waiter that is just leaving, or was just granted its name, is in no circle. The
-//! waiter that joined last learns of it from its own client. So all clients come to the same result, and one wait of a circle fails.
+//! A circle is reported when two looks in a row have seen it: a waiter that is just leaving, or was just granted its
+//! name, is in no circle. The waiter that joined last learns of it from its own client. So all clients come to the
+//! same result, and one wait of a circle fails.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Names that this client keeps although nobody needs them ([`cohort::linger`](crate::runtime::cohort)), until somebody asks for them.
+//! Names that this client keeps although nobody needs them ([`cohort::linger`](crate::runtime::cohort)), until
+//! somebody asks for them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,7 +27,8 @@ const PAGE: usize = 1_000;
 
 /// What keeps a name.
 pub(crate) trait Keeper: fmt::Debug + Send + Sync {
-    /// Somebody asks for the name. Returns the lease if it lingers: dropping the guard releases it. A lease in use does not linger after its next release.
+    /// Somebody asks for the name. Returns the lease if it lingers: dropping the guard releases it. A lease in use
+    /// does not linger after its next release.
     fn recall(&self) -> Option<Guard>;
 }
 
@@ -45,7 +47,8 @@ pub(crate) struct Keepers {
 }
 
 impl Keepers {
-    /// Returns its number, and whether it is the first one for a while: then [`Self::names`] has to be asked now and then.
+    /// Returns its number, and whether it is the first one for a while: then [`Self::names`] has to be asked now and
+    /// then.
     pub(crate) fn add(&self, name: Name, keeper: Weak<dyn Keeper>) -> (u64, bool) {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut all = self.locked();
@@ -75,8 +78,8 @@ impl Keepers {
         self.has_new.load(Ordering::SeqCst)
     }
 
-    /// The names that may linger; `None`: there are no keepers any more. A name that a task has just now is one of them: in steady use it
-    /// lingers for moments only, and no look would meet one.
+    /// The names that may linger; `None`: there are no keepers any more. A name that a task has just now is one of
+    /// them: in steady use it lingers for moments only, and no look would meet one.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
         let all = self.locked();
         self.has_new.store(false, Ordering::SeqCst);

@@ -1,7 +1,8 @@
 //! Hearing at once whose turn it is, where the server tells it.
 //!
-//! Behind a pooler that shares connections, a client can ask to be told and is never told. So the news count only after a test: the
-//! [looks](super::watch) send one, over another connection. When a look finds news that were not heard, there is a test again.
+//! Behind a pooler that shares connections, a client can ask to be told and is never told. So the news count only
+//! after a test: the [looks](super::watch) send one, over another connection. When a look finds news that were not
+//! heard, there is a test again.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -61,7 +62,8 @@ pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
     }
 }
 
-/// Hears the news of a session until there is another one, or until nobody waits for a while. An error: news may be lost.
+/// Hears the news of a session until there is another one, or until nobody waits for a while. An error: news may be
+/// lost.
 async fn hear(
     listener: &mut dyn Listener,
     queue: &Queue,

@@ -2,23 +2,25 @@
 //!
 //! # Overview
 //!
-//! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a [place](super::place) with a [`Seat`] here. The name is passed
-//! on to its row by the release before; then the task *confirms* the grant, and holds the lock. A task whose runtime is blocked could
-//! not use the lock. So a waiting task confirms for itself. The delegate of a [cohort](super::cohort) confirms for its tasks; a lease that no task
-//! takes goes back to the database.
+//! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::queue)), and a
+//! [place](super::place) with a [`Seat`] here. The name is passed on to its row by the release before; then the task
+//! *confirms* the grant, and holds the lock. A task whose runtime is blocked could not use the lock. So a waiting task
+//! confirms for itself. The delegate of a [cohort](super::cohort) confirms for its tasks; a lease that no task takes
+//! goes back to the database.
 //!
 //! How a task learns that its turn has come:
 //!
 //! - *This client released the name*: the answer to the release says whose turn it is.
 //! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client.
-//! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, a look comes each second,
-//!   and one 100 ms after a new place: it learns when the grant expires, and the name of a dead holder is passed on in time. Elsewhere there are many
-//!   looks soon after something has changed, and few after a while.
+//! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, a look comes
+//!   each second, and one 100 ms after a new place: it learns when the grant expires, and the name of a dead holder is
+//!   passed on in time. Elsewhere there are many looks soon after something has changed, and few after a while.
 //!
 //! # Leaving
 //!
-//! A place that is dropped leaves the queue in the background. If the name was passed on to it meanwhile, the same statement passes it on to the
-//! next waiter. A client that has crashed leaves with its session; one that is frozen costs the others the window in which it had to confirm.
+//! A place that is dropped leaves the queue in the background. If the name was passed on to it meanwhile, the same
+//! statement passes it on to the next waiter. A client that has crashed leaves with its session; one that is frozen
+//! costs the others the window in which it had to confirm.
 
 mod deadlock;
 pub(crate) mod keepers;
@@ -40,7 +42,8 @@ use super::session::Session;
 use crate::model::{Moment, Name};
 use crate::store::queue::{LookAsk, Ticket};
 
-/// When to look after some permits were granted (more may be), or after a place came (when does the grant that it waits for expire?).
+/// When to look after some permits were granted (more may be), or after a place came (when does the grant that it
+/// waits for expire?).
 const SOON: Duration = Duration::from_millis(100);
 
 /// The places of a client.
@@ -69,7 +72,8 @@ struct State {
     test: Option<Uuid>,
     /// Look at once: a name has to be passed on.
     is_urgent: bool,
-    /// Look then: only some of the waiters that fit are granted permits at once; and a new place waits for a grant whose expiry no look has seen.
+    /// Look then: only some of the waiters that fit are granted permits at once; and a new place waits for a grant
+    /// whose expiry no look has seen.
     soon: Option<Moment>,
     /// Waits that are over, of owners that had told what they hold.
     forget: Vec<Uuid>,
@@ -114,7 +118,8 @@ impl Queue {
         {
             let state = &mut *self.state();
             state.is_urgent |= is_orphaned;
-            // Elsewhere looks come often. Here the server tells whose turn it is, but nobody tells that a holder has died.
+            // Elsewhere looks come often. Here the server tells whose turn it is, but nobody tells that a holder has
+            // died.
             if state.told.is_some() {
                 state.soon.get_or_insert_with(|| Moment::now() + SOON);
             }

@@ -21,7 +21,8 @@ use crate::store::queue::{LookAsk, Looked, PassAsk, PassWhy};
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
-/// Where the server tells no news: the next look comes after this fraction of the time since the last change, within these bounds.
+/// Where the server tells no news: the next look comes after this fraction of the time since the last change, within
+/// these bounds.
 const FRACTION: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// (On `MySQL` a look is three statements: it must not be sent to a replica, so it is in a transaction.)
@@ -30,7 +31,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// Where a number tells whether anything has changed, which costs little (SQLite).
 const LONGEST_VERSION_PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks that come sooner than the pace leave the server and the connection alone for this many times as long as the last one took.
+/// Looks that come sooner than the pace leave the server and the connection alone for this many times as long as the
+/// last one took.
 const REST: u32 = 10;
 
 /// The pause before a name whose row a transaction has locked is passed on.
@@ -124,7 +126,8 @@ struct Seen {
     /// When the first grant that is waited for expires.
     expiry: Option<Moment>,
     version: Option<i64>,
-    /// The name that was passed on last: the next look begins after it, so that names that cannot be passed on keep back no others.
+    /// The name that was passed on last: the next look begins after it, so that names that cannot be passed on keep
+    /// back no others.
     passed: Option<Name>,
 }
 
@@ -223,8 +226,8 @@ fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
     firsts.cloned().collect()
 }
 
-/// Looks at those waiters of the page that wait for permits, or at those that wait for locks. Tells those whose turn has come. Returns the names that
-/// have to be passed on, with their kinds.
+/// Looks at those waiters of the page that wait for permits, or at those that wait for locks. Tells those whose turn
+/// has come. Returns the names that have to be passed on, with their kinds.
 async fn look_at(
     link: &mut Link,
     queue: &Queue,

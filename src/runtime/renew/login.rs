@@ -1,8 +1,8 @@
 //! The login of a connection for renewals.
 //!
-//! A login takes several round trips, more than a statement. A bound on it that suits the statements would cut off every login of a
-//! slow network, until the leases are lost. So after each attempt that was too slow, the next one may take twice as long. An attempt
-//! that is under way when a renewal falls due goes on for the rest of its time.
+//! A login takes several round trips, more than a statement. A bound on it that suits the statements would cut off
+//! every login of a slow network, until the leases are lost. So after each attempt that was too slow, the next one may
+//! take twice as long. An attempt that is under way when a renewal falls due goes on for the rest of its time.
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for the look.
+//! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for
+//! the look.
 
 use super::{MAX_PAUSE, Shared};
 use crate::model::Moment;

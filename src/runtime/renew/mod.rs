@@ -3,22 +3,24 @@
 //! # Overview
 //!
 //! The renewals have a thread with a runtime and connections of their own. Three tasks share the [schedule]. One
-//! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in chunks of at
-//! most 256. One *helps* over a spare connection while a statement in flight must not keep others waiting. A wake-up costs the
-//! leases that are due, not those that are held. A fourth task [looks](look) at the grants of the session now and then.
+//! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in
+//! chunks of at most 256. One *helps* over a spare connection while a statement in flight must not keep others
+//! waiting. A wake-up costs the leases that are due, not those that are held. A fourth task [looks](look) at the
+//! grants of the session now and then.
 //!
 //! # Trust window
 //!
-//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The warning comes with one
-//! third left, the loss at the deadline. The deadline counts from before the last confirmed request was sent.
+//! A renewal is due with two thirds of the trusted time left, so there is time for two more attempts. The warning
+//! comes with one third left, the loss at the deadline. The deadline counts from before the last confirmed request was
+//! sent.
 //!
 //! # Failure
 //!
 //! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, in turn with the others.
-//! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines. After each attempt that was too slow, the next
-//!   one may [take longer](login).
-//! - *More leases are held than the database can renew*: the excess is lost. The others, and every lease of a much shorter or
-//!   longer TTL, are kept. The log reports how many were lost.
+//! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines. After each attempt that was
+//!   too slow, the next one may [take longer](login).
+//! - *More leases are held than the database can renew*: the excess is lost. The others, and every lease of a much
+//!   shorter or longer TTL, are kept. The log reports how many were lost.
 
 mod kept;
 mod login;
@@ -98,8 +100,8 @@ impl Shared {
 }
 
 impl Renewals {
-    /// `spare` is a second connection, for engines on which several can write at a time. The cleaner, and the tasks of the queue, run on the
-    /// same thread.
+    /// `spare` is a second connection, for engines on which several can write at a time. The cleaner, and the tasks of
+    /// the queue, run on the same thread.
     pub(crate) fn start(
         link: Link,
         spare: Option<Link>,

@@ -33,7 +33,8 @@ impl Pace {
         self.took * 2
     }
 
-    /// A statement for `count` renewals, bounded by `bound`, took `took`. (A statement that was cut off took all of its bound.)
+    /// A statement for `count` renewals, bounded by `bound`, took `took`. (A statement that was cut off took all of
+    /// its bound.)
     pub(super) fn took(&mut self, took: Duration, bound: Duration, count: usize) {
         self.took = took.max(self.took * 3 / 4);
         // A small statement is not slow because of its size.

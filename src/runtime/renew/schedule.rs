@@ -1,29 +1,30 @@
-//! When leases are renewed, and when warnings and losses are announced. No clock is read here: the time is an argument.
+//! When leases are renewed, and when warnings and losses are announced. No clock is read here: the time is an
+//! argument.
 //!
 //! # Fairness
 //!
-//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) form a class. The due leases of all classes
-//! share a statement while it has room for them and statements are fast enough for the lease with the shortest TTL, which then
-//! bounds the statement. Otherwise each class has statements of its own, in turn, with a bound that suits its TTL. So a class
-//! may hold more leases than the database can renew, without cost to the other classes. Within a class, the longest due comes
-//! first.
+//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) form a class. The due leases of all
+//! classes share a statement while it has room for them and statements are fast enough for the lease with the shortest
+//! TTL, which then bounds the statement. Otherwise each class has statements of its own, in turn, with a bound that
+//! suits its TTL. So a class may hold more leases than the database can renew, without cost to the other classes.
+//! Within a class, the longest due comes first.
 //!
 //! # The spare connection
 //!
-//! While a statement is in flight on the first connection, another one goes over the spare one in two cases: it would be full, or
-//! the statement in flight may take longer than a due lease can wait. The lease with the shortest TTL bounds the statement on the
-//! spare connection: two slow statements never keep it waiting.
+//! While a statement is in flight on the first connection, another one goes over the spare one in two cases: it would
+//! be full, or the statement in flight may take longer than a due lease can wait. The lease with the shortest TTL
+//! bounds the statement on the spare connection: two slow statements never keep it waiting.
 //!
 //! # What cannot be held
 //!
-//! When a class has more leases than can be renewed, some are lost. A lease that would end before the answer to its renewal comes
-//! is sent last: renewing it first would lose the next ones too, one after the other.
+//! When a class has more leases than can be renewed, some are lost. A lease that would end before the answer to its
+//! renewal comes is sent last: renewing it first would lose the next ones too, one after the other.
 //!
 //! # What fails
 //!
-//! The leases of a failed statement are *suspects*. Suspects are sent apart from the others, in turn with them, and in chunks half
-//! as large after each failure. So a row that the database refuses fails alone in the end, and a slow statement is not repeated
-//! whole.
+//! The leases of a failed statement are *suspects*. Suspects are sent apart from the others, in turn with them, and in
+//! chunks half as large after each failure. So a row that the database refuses fails alone in the end, and a slow
+//! statement is not repeated whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -141,7 +142,8 @@ impl Schedule {
         }
     }
 
-    /// Adds a grant. Wakes a task only when the grant needs it before its next wake-up: most grants are released long before.
+    /// Adds a grant. Wakes a task only when the grant needs it before its next wake-up: most grants are released long
+    /// before.
     pub(super) fn keep(&mut self, now: Moment, kept: Kept) -> Wake {
         let id = kept.id();
         let news_at = kept.announce_at();

@@ -12,8 +12,8 @@ mod failure;
 #[path = "schedule_spare_tests.rs"]
 mod spare;
 
-/// The trusted time is five sixths of a TTL: renewals of a TTL of 36 s are due after 10 s, warnings after 20 s, and it is
-/// lost after 30 s.
+/// The trusted time is five sixths of a TTL: renewals of a TTL of 36 s are due after 10 s, warnings after 20 s, and it
+/// is lost after 30 s.
 const TTL: Duration = Duration::from_secs(36);
 
 /// Ids that are short in the output of a failed test.

@@ -15,8 +15,8 @@ use crate::store::fault::Fault;
 use crate::store::lease::{RenewAsk, Renewed};
 use crate::store::record::KeepAsk;
 
-/// Renews the locks of a chunk in one statement, its attempts in another, and each session in one of its own. Each is settled by
-/// itself.
+/// Renews the locks of a chunk in one statement, its attempts in another, and each session in one of its own. Each is
+/// settled by itself.
 pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
     let (mut leases, mut attempts, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for kept in chunk.kept {

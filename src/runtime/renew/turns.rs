@@ -29,8 +29,8 @@ impl Schedule {
             all.unwrap_or_else(|| self.pick_next_class(now))
         };
         let kept = self.take(now, picked);
-        // The first sending must not delay the lease with the shortest TTL, in the chunk or not. A renewal that is cut off for this
-        // has its own bound the next time.
+        // The first sending must not delay the lease with the shortest TTL, in the chunk or not. A renewal that is cut
+        // off for this has its own bound the next time.
         let shortest = if shared {
             self.shortest()
         } else {

@@ -1,4 +1,5 @@
-//! Releases and acquires in one batch. Under load a lane has both at any time, and together they need one round trip and one commit.
+//! Releases and acquires in one batch. Under load a lane has both at any time, and together they need one round trip
+//! and one commit.
 
 use std::pin::Pin;
 

@@ -19,8 +19,8 @@ pub(crate) struct Finish {
 enum End {
     /// Ends an attempt; without a reply, in the background.
     Attempt(Option<Reply<Finished>>),
-    /// Undoes a claim that may have begun an attempt for no caller. It names only that attempt's id, and no other job waits
-    /// for it.
+    /// Undoes a claim that may have begun an attempt for no caller. It names only that attempt's id, and no other job
+    /// waits for it.
     Undo {
         /// A sending of the claim may still reach the server.
         late: bool,

@@ -32,11 +32,13 @@ enum Stage {
     First,
     /// It could not leave in time, and tries for as long as an undo.
     Overdue,
-    /// It has left. Late sendings may make a waiter again, or be granted the name: this is repeated until they have come.
+    /// It has left. Late sendings may make a waiter again, or be granted the name: this is repeated until they have
+    /// come.
     Late,
 }
 
-/// The job by which a waiter leaves, within `limit`. `at`: its position; `None`: wherever it stands. If it cannot (a transaction has the row locked for longer), it goes on as an undo.
+/// The job by which a waiter leaves, within `limit`. `at`: its position; `None`: wherever it stands. If it cannot (a
+/// transaction has the row locked for longer), it goes on as an undo.
 pub(crate) fn of(
     ticket: Ticket,
     at: Option<i64>,
@@ -110,7 +112,8 @@ impl Verb for Leave {
             let Self {
                 ticket, at, stage, ..
             } = &task.verb;
-            // Most of these have nothing to do. They must not lock the name: whoever tries to get it would find it busy.
+            // Most of these have nothing to do. They must not lock the name: whoever tries to get it would find it
+            // busy.
             if *stage == Stage::Late && !store.queue_knows(ticket).await? {
                 passed.push(Some(Passed::NOTHING));
                 continue;

@@ -1,5 +1,5 @@
-//! Reading records. Large outcomes come in portions: each record of a statement has a share of the statement's bytes, and a larger
-//! outcome comes with one of the next statements.
+//! Reading records. Large outcomes come in portions: each record of a statement has a share of the statement's bytes,
+//! and a larger outcome comes with one of the next statements.
 
 use crate::model::{Error, RecordKey, Subject};
 use crate::runtime::head::{Head, Manner, Progress};

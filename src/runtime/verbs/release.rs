@@ -88,8 +88,8 @@ impl Release {
         Task { head, verb: self }
     }
 
-    /// The job that follows the release of a grant, whatever its outcome: while sendings of the acquire may still reach the server,
-    /// one of them may grant the name again, to no caller.
+    /// The job that follows the release of a grant, whatever its outcome: while sendings of the acquire may still
+    /// reach the server, one of them may grant the name again, to no caller.
     fn after(&self, late: u32, now: Moment) -> Option<Job> {
         let grant = self.grant.as_ref().filter(|_| late > 0)?;
         let (ttl, waiters) = (grant.ttl, &self.waiters);
@@ -114,9 +114,9 @@ impl Release {
         if let Some(loss) = grant.loss() {
             return ReleaseOutcome::Lost(loss);
         }
-        // Until the deadline no lease or transaction takes the name over. So when an earlier sending was made and the grant is gone,
-        // that sending released it: its answer was lost, or the statement was refused after the release. (This cannot be told from a
-        // forced release, or from a failover that lost commits, in between.)
+        // Until the deadline no lease or transaction takes the name over. So when an earlier sending was made and the
+        // grant is gone, that sending released it: its answer was lost, or the statement was refused after the
+        // release. (This cannot be told from a forced release, or from a failover that lost commits, in between.)
         let by_earlier_sending = progress.sent && now < grant.status().deadline;
         match freed {
             Freed::Released | Freed::Passed(_) => ReleaseOutcome::Released,
@@ -148,9 +148,9 @@ impl Task<Release> {
         }
     }
 
-    /// An undo has freed the grant of one sending of its acquire, or nothing. It is repeated while another sending may come. An expired
-    /// lease accounts for no sending: it stays in the row, every repetition finds it again, and it may belong to the sending that was
-    /// answered.
+    /// An undo has freed the grant of one sending of its acquire, or nothing. It is repeated while another sending may
+    /// come. An expired lease accounts for no sending: it stays in the row, every repetition finds it again, and it
+    /// may belong to the sending that was answered.
     fn undone(mut self, freed: &Freed) -> Next {
         self.verb.waiters.settled(&self.verb.ask.name, freed);
         let accounted = u32::from(matches!(freed, Freed::Released | Freed::Passed(_)));
@@ -195,8 +195,8 @@ impl Verb for Release {
         false
     }
 
-    /// When the caller has waited long enough, the name still has to become free: the undo frees the grant, then the grants of late
-    /// sendings of its acquire.
+    /// When the caller has waited long enough, the name still has to become free: the undo frees the grant, then the
+    /// grants of late sendings of its acquire.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
         let verb = &task.verb;
         let own = u32::from(verb.reply.is_some());

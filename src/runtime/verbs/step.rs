@@ -169,8 +169,8 @@ impl Drop for UndoStep {
 }
 
 impl Core {
-    /// Undoes a step that began and did not happen, so that its record has no open step. (When this is given up, the end of the attempt
-    /// does it.)
+    /// Undoes a step that began and did not happen, so that its record has no open step. (When this is given up, the
+    /// end of the attempt does it.)
     pub(crate) fn undo_step(&self, ask: StepAsk) {
         let progress = Progress::within(self.settings.operation_timeout);
         let undo: Job = FinishStep::task(ask, None, None, progress).into();

@@ -1,7 +1,7 @@
 //! Acquiring a lease.
 //!
-//! A grant is named by its own id, so an acquire may be sent twice. A grant from an earlier sending, or from a late answer, is
-//! confirmed by a renewal, which reports how much of the lease's time is left.
+//! A grant is named by its own id, so an acquire may be sent twice. A grant from an earlier sending, or from a late
+//! answer, is confirmed by a renewal, which reports how much of the lease's time is left.
 
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ impl Take {
         })
     }
 
-    /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late sending may still be granted it.
+    /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late
+    /// sending may still be granted it.
     fn busy(
         self,
         progress: &Progress,

@@ -53,8 +53,8 @@ impl Wanted {
         }
     }
 
-    /// The grant was given under this fence, by a request that was sent at `sent`, and has `left` of its time. `late`: so many sendings of
-    /// the acquire may still reach the server. `None`: it has ended already.
+    /// The grant was given under this fence, by a request that was sent at `sent`, and has `left` of its time. `late`:
+    /// so many sendings of the acquire may still reach the server. `None`: it has ended already.
     pub(crate) fn guard(
         self,
         fence: i64,

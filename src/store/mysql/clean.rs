@@ -18,8 +18,9 @@ use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
-/// The rows that are due. `UTC_TIMESTAMP(6)` is a little early, but no index serves a comparison with `SYSDATE(6)`, which changes
-/// while the statement runs. `run_in_tx` sets `clean_at` when it begins, before it keeps its outcome: `retain_until` decides.
+/// The rows that are due. `UTC_TIMESTAMP(6)` is a little early, but no index serves a comparison with `SYSDATE(6)`,
+/// which changes while the statement runs. `run_in_tx` sets `clean_at` when it begins, before it keeps its outcome:
+/// `retain_until` decides.
 const DUE: &str = "
 SELECT scope, idempotency_key, forget_at <= UTC_TIMESTAMP(6) FROM rowlock_idempotency
 WHERE clean_at <= UTC_TIMESTAMP(6) AND state <> 'unknown'
@@ -46,8 +47,8 @@ DELETE t FROM (
 ) o
 STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AND t.token = o.token";
 
-/// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait for permits. A plain
-/// read, which locks nothing.
+/// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait
+/// for permits. A plain read, which locks nothing.
 const SEEN: &str = "
 SELECT name,
        waiters = 0 AND used = 0 AND

@@ -8,7 +8,7 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::statement::{found_cluster, read_alone};
-use crate::model::{Error, FaultKind};
+use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::engines::Driver;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
@@ -42,8 +42,8 @@ const PARAMETERS: &[&str] = &[
 /// The bytes of a statement besides its outcome: the text, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
 
-/// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it is frozen
-/// between two of them, its row locks stay until the server ends the session.
+/// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it
+/// is frozen between two of them, its row locks stay until the server ends the session.
 const STANDSTILL: Duration = Duration::from_secs(5);
 
 /// The options of rowlock's own connections.
@@ -81,10 +81,10 @@ impl MySql {
 
     fn of(origin: Origin<MySqlConnectOptions>) -> Result<Self, Error> {
         if origin.servers().iter().any(|o| database(o).is_empty()) {
-            return Err(Error::InvalidUrl {
+            return Err(Error::Connect(ConnectError::InvalidUrl {
                 reason: "it names no database: write mysql://USER:PASSWORD@HOST:PORT/DATABASE"
                     .into(),
-            });
+            }));
         }
         Ok(Self { origin })
     }
@@ -156,10 +156,10 @@ impl Connector for MySql {
         }
         if is_in_galera(&mut conn).await? {
             found_cluster();
-            // A connection may reach another node than the previous connection or another lane's. There, a committed grant may still be on
-            // its way, and would look lost. So each statement waits for earlier commits (1: reads and the start of transactions, 2: updates
-            // and deletes, 4: inserts). MariaDB ends a session that sends nothing in its transaction. (Percona's limit, `kill_idle_transaction`, is
-            // global.)
+            // A connection may reach another node than the previous connection or another lane's. There, a committed
+            // grant may still be on its way, and would look lost. So each statement waits for earlier commits (1:
+            // reads and the start of transactions, 2: updates and deletes, 4: inserts). MariaDB ends a session that
+            // sends nothing in its transaction. (Percona's limit, `kill_idle_transaction`, is global.)
             let session = format!(
                 "SET SESSION wsrep_sync_wait = 7 /*M! , idle_transaction_timeout = {} */",
                 STANDSTILL.as_secs()
@@ -174,8 +174,8 @@ impl Connector for MySql {
 
 /// Sets all that the statements depend on: a server, a user's account and `init_connect` may have set anything.
 ///
-/// Where a statement waits for a lock (an insert of the same new name, a forced release), the server stops before the client does. The lock
-/// wait is in whole seconds, at least 1.
+/// Where a statement waits for a lock (an insert of the same new name, a forced release), the server stops before the
+/// client does. The lock wait is in whole seconds, at least 1.
 fn session(operation_timeout: Duration) -> String {
     let wait = (operation_timeout / 2).as_secs().max(1);
     format!(

@@ -22,8 +22,8 @@ DELETE o
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) CHARACTER SET ascii PATH '$')) a
 STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (PRIMARY) ON o.grant_id = UNHEX(a.id)";
 
-/// UNION, without ALL, ends a circle. So the search ends, however long a chain is. Both servers have a limit on its length, 1000, which is raised for this
-/// statement: MySQL takes it from the hint, MariaDB from the prefix.
+/// UNION, without ALL, ends a circle. So the search ends, however long a chain is. Both servers have a limit on its
+/// length, 1000, which is raised for this statement: MySQL takes it from the hint, MariaDB from the prefix.
 const EDGES: &str = "
 /*M! SET STATEMENT max_recursive_iterations = 1000000 FOR */ WITH RECURSIVE walk (via, grant_id, name, joined_at) AS (
     SELECT CAST(NULL AS BINARY(16)), w.grant_id, w.name, w.joined_at

@@ -1,14 +1,17 @@
-//! Releases and acquires in one text: one round trip and one commit. Batches of one kind are sent with the same statements.
+//! Releases and acquires in one text: one round trip and one commit. Batches of one kind are sent with the same
+//! statements.
 //!
-//! An UPDATE of several tables costs two to three times an UPDATE of one table, which would wait for locked rows. So a locking
-//! SELECT that skips such rows comes first, and counts. If it has got all rows, a plain UPDATE frees them, and waits for nothing.
-//! Otherwise no lease is freed here, and the statements of `lease.rs` free them: a name has waiters, a lease has expired, or another
-//! transaction has a row locked. (`@rl_mine = …` is a constant: if it is false, the UPDATE looks at no row.)
+//! An UPDATE of several tables costs two to three times an UPDATE of one table, which would wait for locked rows. So a
+//! locking SELECT that skips such rows comes first, and counts. If it has got all rows, a plain UPDATE frees them, and
+//! waits for nothing. Otherwise no lease is freed here, and the statements of `lease.rs` free them: a name has
+//! waiters, a lease has expired, or another transaction has a row locked. (`@rl_mine = …` is a constant: if it is
+//! false, the UPDATE looks at no row.)
 //!
-//! Busy names are usual among acquires. So the statement that takes is like TAKE, with lists of literals: JSON_TABLE costs more.
-//! FIELD finds the place of a name in the list, and so the grant id for it.
+//! Busy names are usual among acquires. So the statement that takes is like TAKE, with lists of literals: JSON_TABLE
+//! costs more. FIELD finds the place of a name in the list, and so the grant id for it.
 //!
-//! The locks of the first statement stay until the commit. No statement here waits for a row, so there can be no deadlock.
+//! The locks of the first statement stay until the commit. No statement here waits for a row, so there can be no
+//! deadlock.
 
 use sqlx::{MySqlConnection, Row};
 
@@ -72,8 +75,8 @@ pub(super) struct Exchanged {
     pub(super) rows: Rows,
 }
 
-/// Frees and grants what it can. The releases are of no permits. `None`: it was not tried, because one text would not be the quickest
-/// way.
+/// Frees and grants what it can. The releases are of no permits. `None`: it was not tried, because one text would not
+/// be the quickest way.
 pub(super) async fn exchange(
     conn: &mut MySqlConnection,
     releases: &[&ReleaseAsk],

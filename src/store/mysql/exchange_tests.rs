@@ -35,9 +35,9 @@ async fn held(client: &mut Client<Database>, names: &[&str]) -> Vec<ReleaseAsk> 
     releases
 }
 
-/// No statement looks at other rows than it has to: it would wait for the locked ones. (Most rows of this small table are asked for, so that
-/// reading the whole table would be cheap.)
-/// The transaction that has them locked goes on until the exchanges are done.
+/// No statement looks at other rows than it has to: it would wait for the locked ones. (Most rows of this small table
+/// are asked for, so that reading the whole table would be cheap.) The transaction that has them locked goes on until
+/// the exchanges are done.
 #[tokio::test]
 async fn a_locked_row_holds_up_no_other_row() {
     on_both(async |place| {

@@ -1,5 +1,5 @@
-//! The error numbers of MySQL ("Server Error Message Reference") and MariaDB ("Error Codes") as kinds of failure. Below
-//! 1900 and from 3000 to 3060 the two agree; each number elsewhere is used by only one of them.
+//! The error numbers of MySQL ("Server Error Message Reference") and MariaDB ("Error Codes") as kinds of failure.
+//! Below 1900 and from 3000 to 3060 the two agree; each number elsewhere is used by only one of them.
 
 use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
@@ -41,8 +41,9 @@ fn of(number: u16, state: &str, message: &str) -> FaultKind {
     }
 }
 
-/// Whether the message names this error of a storage engine ("Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT"). With 149
-/// a member of a replication group says at the commit that another member was faster, and has rolled back.
+/// Whether the message names this error of a storage engine ("Got error 149 - 'Lock deadlock; Retry transaction'
+/// during COMMIT"). With 149 a member of a replication group says at the commit that another member was faster, and
+/// has rolled back.
 fn is_of_engine(message: &str, number: u16) -> bool {
     let mut words = message.split(|letter: char| !letter.is_ascii_digit());
     words.find_map(|word| word.parse().ok()) == Some(number)
@@ -63,9 +64,10 @@ fn of_number(number: u16) -> FaultKind {
         1028 | 1037 | 1041 | 1317 | 1637 | 1969 | 3015 | 3024 => FaultKind::Interrupted,
         // ER_SP_DOES_NOT_EXIST: there is no such savepoint
         1305 => FaultKind::TransactionOver,
-        // In turn: the server has no room for another connection, or this host may not connect now. The server is shutting down or
-        // offline. The session was ended by a kill or for idleness (4031 is the answer to the next statement). Client and server no
-        // longer understand each other (1835). Galera lost its cluster during a commit, or the disk failed (1180).
+        // In turn: the server has no room for another connection, or this host may not connect now. The server is
+        // shutting down or offline. The session was ended by a kill or for idleness (4031 is the answer to the next
+        // statement). Client and server no longer understand each other (1835). Galera lost its cluster during a
+        // commit, or the disk failed (1180).
         1040
         | 1129
         | 1203

@@ -6,16 +6,16 @@
 //! A call sends one text of several statements, with literals in hexadecimal, in one round trip (on a cluster
 //! [one after the other](super::statement)):
 //!
-//! - First it makes and releases a savepoint. In a transaction that is over, the release fails: the transaction was rolled back
-//!   by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit"). sqlx does not notice.
-//! - It reads nothing without a lock before a name is granted. Under REPEATABLE READ, the default, the first such read fixes the
-//!   snapshot of all later ones ("Consistent Nonlocking Reads"): the caller's reads after the lock would be older than the lock.
-//!   (A pin may read without a lock: its lease is older.)
-//! - NOWAIT, not SKIP LOCKED: after a skipped row, `InnoDB` locks the gap, and new names could not be inserted. The error of
-//!   NOWAIT leaves the transaction as it was.
+//! - First it makes and releases a savepoint. In a transaction that is over, the release fails: the transaction was
+//!   rolled back by a deadlock, or committed by a DDL statement ("Statements That Cause an Implicit Commit").
+//! - It reads nothing without a lock before a name is granted. Under REPEATABLE READ, the default, the first such read
+//!   fixes the snapshot of all later ones ("Consistent Nonlocking Reads"): the caller's reads after the lock would be
+//!   older than the lock. (A pin may read without a lock: its lease is older.)
+//! - NOWAIT, not SKIP LOCKED: after a skipped row, `InnoDB` locks the gap, and new names could not be inserted. The
+//!   error of NOWAIT leaves the transaction as it was.
 //!
-//! `InnoDB` keeps the lock of every row that a locking read looks at, even of a row with a live lease, which can then not be
-//! renewed. Hence [`TxTaken::Blocking`], and the earlier look from outside for names whose leases have been seen.
+//! `InnoDB` keeps the lock of every row that a locking read looks at, even of a row with a live lease, which can then
+//! not be renewed. Hence [`TxTaken::Blocking`], and the earlier look from outside.
 
 use std::time::Duration;
 
@@ -52,11 +52,11 @@ FROM rowlock_database d
 LEFT JOIN rowlock_lock l
     ON l.name = ? AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0 LIMIT 1";
 
-/// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE MODE, and alone
-/// reads `/*M! … */`.)
+/// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE
+/// MODE, and alone reads `/*M! … */`.)
 ///
-/// A cluster with several writers certifies a transaction's writes, not its locks. There the pin changes the row, by a microsecond
-/// that does not matter. Of this transaction and a takeover through another node, one fails.
+/// A cluster with several writers certifies a transaction's writes, not its locks. There the pin changes the row, by a
+/// microsecond that does not matter. Of this transaction and a takeover through another node, one fails.
 fn pin_text(ask: &PinAsk) -> String {
     let (name, grant_id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
     let (lock, write) = if ask.by == PinBy::Write {
@@ -81,7 +81,8 @@ fn pin_text(ask: &PinAsk) -> String {
     )
 }
 
-/// The database's row, if it is in quarantine. It is locked: under REPEATABLE READ a read without a lock would fix the snapshot.
+/// The database's row, if it is in quarantine. It is locked: under REPEATABLE READ a read without a lock would fix the
+/// snapshot.
 macro_rules! quarantine {
     () => {
         concat!(
@@ -138,8 +139,8 @@ macro_rules! clock {
     };
 }
 
-/// The next fence of a row that is locked. Waits until the clock has passed the last one, if that is ahead by less than [`FURTHEST_AHEAD`]. A wait that
-/// was cut off (KILL QUERY) grants nothing.
+/// The next fence of a row that is locked. Waits until the clock has passed the last one, if that is ahead by less
+/// than [`FURTHEST_AHEAD`]. A wait that was cut off (KILL QUERY) grants nothing.
 macro_rules! next_fence {
     () => {
         concat!(
@@ -167,8 +168,9 @@ fn grant_text(names: &str) -> String {
     )
 }
 
-/// Finds and grants a lone name, in one round trip. The new fence is made in the first statement, from the row that is locked then: that
-/// saves a statement that would read it. (Each statement of a text costs about as much as a round trip on the same machine.)
+/// Finds and grants a lone name, in one round trip. The new fence is made in the first statement, from the row that is
+/// locked then: that saves a statement that would read it. (Each statement of a text costs about as much as a round
+/// trip on the same machine.)
 fn find_and_grant_text(ask: &TxAsk) -> String {
     let name = hex(ask.name.as_bytes());
     let version = ask

@@ -1,16 +1,17 @@
 //! Lease locks: the statements.
 //!
 //! MySQL has no RETURNING: one statement changes the rows, and a second one reads them back in the same round trip
-//! ([`write_and_read`]). A renewal reads back only when it found fewer rows than it asked for: sqlx asks the server to count the
-//! rows found, not those changed (`CLIENT_FOUND_ROWS`).
+//! ([`write_and_read`]). A renewal reads back only when it found fewer rows than it asked for: sqlx asks the server to
+//! count the rows found, not those changed (`CLIENT_FOUND_ROWS`).
 //!
-//! A derived table finds the rows to change and locks them with SKIP LOCKED, in the order of the asks (by name). A plain UPDATE
-//! would wait for locked rows. LIMIT keeps the derived table from being merged into the UPDATE. STRAIGHT_JOIN and FORCE INDEX pin
-//! the plan to look-ups by primary key. MySQL refuses a locking clause that covers JSON_TABLE, and MariaDB does not know OF: hence
-//! the version comment, which MariaDB skips (its manual, "Comment Syntax").
+//! A derived table finds the rows to change and locks them with SKIP LOCKED, in the order of the asks (by name). A
+//! plain UPDATE would wait for locked rows. LIMIT keeps the derived table from being merged into the UPDATE.
+//! STRAIGHT_JOIN and FORCE INDEX pin the plan to look-ups by primary key. MySQL refuses a locking clause that covers
+//! JSON_TABLE, and MariaDB does not know OF: hence the version comment, which MariaDB skips (its manual, "Comment
+//! Syntax").
 //!
-//! SET runs from left to right: an expression that reads a column stands before the one that overwrites it. `NOW(6)` would be
-//! the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
+//! SET runs from left to right: an expression that reads a column stands before the one that overwrites it. `NOW(6)`
+//! would be the time at which the statement began; `SYSDATE(6)` is the time at which it is read.
 
 use std::time::Duration;
 
@@ -80,7 +81,8 @@ SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYS
     l.session_id = ?"
 );
 
-/// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on gaps.
+/// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on
+/// gaps.
 const MAKE: &str = concat!(
     "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
@@ -266,8 +268,8 @@ impl LeaseStore for MySqlConnection {
                 .bind(ask.grant_id),
             _ => sqlx::query(RELEASE).bind(json::releases(asks)),
         };
-        // The statement for a batch reports only how many rows it changed. A lease that was live before it and free after it was freed
-        // by it.
+        // The statement for a batch reports only how many rows it changed. A lease that was live before it and free
+        // after it was freed by it.
         let before = match asks {
             [_] => Rows::new(),
             _ => read(self, names()).await?,

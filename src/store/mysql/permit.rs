@@ -135,8 +135,8 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
     }))
 }
 
-/// Reclaims if that would help, and grants permits to the waiters that fit then. Returns all that were granted, and whether the row of the name was locked
-/// before the end: then those who look find the rest.
+/// Reclaims if that would help, and grants permits to the waiters that fit then. Returns all that were granted, and
+/// whether the row of the name was locked before the end: then those who look find the rest.
 async fn rest(
     conn: &mut MySqlConnection,
     name: &Name,

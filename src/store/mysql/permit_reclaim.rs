@@ -1,7 +1,8 @@
 //! Read/write locks and semaphores: the permits that have ended, and a look at those who wait for them.
 //!
-//! Reclaiming reads the permits without a lock, locks those that seem to have ended, without waiting, and looks at each again: a renewal or a confirm
-//! may have been faster. A session that has ended stays so. A permit is removed by its whole name.
+//! Reclaiming reads the permits without a lock, locks those that seem to have ended, without waiting, and looks at
+//! each again: a renewal or a confirm may have been faster. A session that has ended stays so. A permit is removed by
+//! its whole name.
 
 use super::lock_row::row_ends;
 use super::statement::{fill, hex, quoted, with};
@@ -20,7 +21,8 @@ macro_rules! permits {
 
 pub(super) use permits;
 
-/// Whether reclaiming would help, if `@rl_short`: a permit has ended, or is gone (the cleaner or a person has removed it).
+/// Whether reclaiming would help, if `@rl_short`: a permit has ended, or is gone (the cleaner or a person has removed
+/// it).
 macro_rules! see_dead {
     () => {
         concat!(
@@ -38,7 +40,8 @@ SELECT @rl_short AND (COALESCE(SUM(l.grant_id IS NULL OR ",
 }
 pub(super) use see_dead;
 
-/// Ends the expired sessions of the permits; then removes the permits that are free or have expired, and those of ended sessions.
+/// Ends the expired sessions of the permits; then removes the permits that are free or have expired, and those of
+/// ended sessions.
 pub(super) const RECLAIM: &str = concat!(
     "\
 SELECT JSON_ARRAYAGG(d.id) INTO @rl_set FROM (

@@ -1,12 +1,13 @@
 //! Read/write locks and semaphores: the texts of the verbs.
 //!
-//! Each verb is a transaction in one text, as in `queue.rs`: it locks the row of the name and that of its own permit, and decides with user
-//! variables. `@rl_used` is what is used now, `@rl_go` whether the text has something to do, `@rl_may` whether the database is in no quarantine.
+//! Each verb is a transaction in one text, as in `queue.rs`: it locks the row of the name and that of its own permit,
+//! and decides with user variables. `@rl_used` is what is used now, `@rl_go` whether the text has something to do,
+//! `@rl_may` whether the database is in no quarantine.
 //!
-//! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it means the same waiters, even
-//!   when a session ends meanwhile.
-//! - Reclaiming takes several statements. So a verb only sees whether it would help, and then the text is sent again with them. Nothing but that
-//!   second text removes permits of others.
+//! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it
+//!   means the same waiters, even when a session ends meanwhile.
+//! - Reclaiming takes several statements. So a verb only sees whether it would help, and then the text is sent again
+//!   with them. Nothing but that second text removes permits of others.
 //! - A permit is locked and removed by its whole name: a range would lock the row after it.
 
 use uuid::Uuid;
@@ -35,8 +36,8 @@ const LOCK: &str = concat!(
 "
 );
 
-/// Locks the row of the ask's own permit before that of the name, without waiting: a transaction may have the permit pinned, and nobody has to wait for
-/// the name then. Who has locked the name waits for no permit but its own.
+/// Locks the row of the ask's own permit before that of the name, without waiting: a transaction may have the permit
+/// pinned, and nobody has to wait for the name then. Who has locked the name waits for no permit but its own.
 const OWN_FIRST: &str = "\
 SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock WHERE name = {permit} FOR UPDATE NOWAIT;
 ";
@@ -127,8 +128,8 @@ UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {p
 "
 );
 
-/// Waiters that are too heavy now never fit. They are removed by their positions: a range would lock the row after it. The cleaner takes the
-/// fence for the last use.
+/// Waiters that are too heavy now never fit. They are removed by their positions: a range would lock the row after it.
+/// The cleaner takes the fence for the last use.
 const RESIZE: &str = "\
 SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity < 2147483647;
 SELECT JSON_ARRAYAGG(position) INTO @rl_heavy
@@ -142,8 +143,8 @@ UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = 
   WHERE name = {name} AND @rl_go;
 ";
 
-/// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it. `writes`: how many of
-/// them up to this one have a new fence. Readers share the fence of the last write.
+/// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it.
+/// `writes`: how many of them up to this one have a new fence. Readers share the fence of the last write.
 const PICK: &str = "\
 SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))),
        COALESCE(SUM(g.fits), 0), MAX(IF(g.fits, g.position, NULL)),
@@ -172,8 +173,8 @@ macro_rules! picked {
     };
 }
 
-/// Grants them permits, each for the window or until its session ends, and returns them. Removes them from the queue, with the dead ones before
-/// them, or all when none lives. A time in a user variable is a text.
+/// Grants them permits, each for the window or until its session ends, and returns them. Removes them from the queue,
+/// with the dead ones before them, or all when none lives. A time in a user variable is a text.
 const GRANT: &str = concat!(
     "\
 SET @rl_at = SYSDATE(6), @rl_next_fence = IF(@rl_writes > 0,

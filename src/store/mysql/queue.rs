@@ -1,16 +1,19 @@
 //! The queue of a name: the statements.
 //!
-//! Each verb is a transaction in one text, one round trip (on a cluster, one [for each statement](super::statement)). Its first statement locks the lock's row and keeps what it finds in user
-//! variables, for the statements after it. `MAX(…)` returns a row even when the lock's row is missing, so no variable keeps a value of an
-//! earlier text. Each later statement has a snapshot of its own, newer than the row lock (READ COMMITTED; see both manuals,
-//! "Consistent Nonlocking Reads").
+//! Each verb is a transaction in one text, one round trip (on a cluster, one [for each statement](super::statement)).
+//! Its first statement locks the lock's row and keeps what it finds in user variables, for the statements after it.
+//! `MAX(…)` returns a row even when the lock's row is missing, so no variable keeps a value of an earlier text. Each
+//! later statement has a snapshot of its own, newer than the row lock (READ COMMITTED; see both manuals, "Consistent
+//! Nonlocking Reads").
 //!
-//! - Both servers compute all right sides of a SET before they assign one: a value that depends on another one has a SET of its own.
+//! - Both servers compute all right sides of a SET before they assign one: a value that depends on another one has a
+//!   SET of its own.
 //! - `ROW_COUNT()` is how many rows the statement before has changed.
-//! - STRAIGHT_JOIN and FORCE INDEX make the pick read the waiters in their order, up to the first one whose session is live. Otherwise
-//!   both servers read and sort all of them.
-//! - The waiters before the winner are removed by `position < winner`. Such a range ends at the winner's own row. A range that reaches the
-//!   last waiter of the name would wait for transactions on the next name ("`InnoDB` Record Locks").
+//! - STRAIGHT_JOIN and FORCE INDEX make the pick read the waiters in their order, up to the first one whose session is
+//!   live. Otherwise both servers read and sort all of them.
+//! - The waiters before the winner are removed by `position < winner`. Such a range ends at the winner's own row. A
+//!   range that reaches the last waiter of the name would wait for transactions on the next name ("`InnoDB` Record
+//!   Locks").
 //! - A range with `position > passed` skips the index entries of removed waiters, which old snapshots keep.
 
 use async_trait::async_trait;
@@ -33,7 +36,8 @@ use crate::store::row::{LockColumns, LockRow};
 use crate::store::session::SessionStore;
 use crate::store::{json, to_micros};
 
-/// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it meanwhile.
+/// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it
+/// meanwhile.
 macro_rules! row_with {
     ($more:literal) => {
         concat!(
@@ -89,7 +93,8 @@ const FORGET: &str = concat!(
 DELETE FROM rowlock_waiter WHERE name = {name} AND position >= @rl_position"
 );
 
-/// A grant in its window has an expiry of `acquired_at` and the window. Otherwise this is a second sending, and the expiry never moves back.
+/// A grant in its window has an expiry of `acquired_at` and the window. Otherwise this is a second sending, and the
+/// expiry never moves back.
 const CONFIRM: &str = concat!(
     wait!(),
     " MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
@@ -105,7 +110,8 @@ UPDATE rowlock_lock
 SELECT fence, CAST(@rl_block AS SIGNED), waiters > 0 FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
 
-/// `@rl_ended`: 0 the row did not have the grant of the ask; 1 that grant had expired; 2 it was live. A row that is free and has waiters has no expiry. The waiters of a name of another kind are not for this.
+/// `@rl_ended`: 0 the row did not have the grant of the ask; 1 that grant had expired; 2 it was live. A row that is
+/// free and has waiters has no expiry. The waiters of a name of another kind are not for this.
 const DUE: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(passed),
@@ -133,8 +139,9 @@ SET @rl_waiters = GREATEST(@rl_waiters - @rl_gone, 0);
 UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone > 0;
 ";
 
-/// In a quarantine (not `@rl_may`) the waiters stay, and nobody is granted the name. SET runs from left to right in an UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session, if
-/// that is sooner. A time in a user variable is a text.
+/// In a quarantine (not `@rl_may`) the waiters stay, and nobody is granted the name. SET runs from left to right in an
+/// UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session, if that is
+/// sooner. A time in a user variable is a text.
 const PASS: &str = concat!(
     "\
 SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0 AND @rl_may;
@@ -212,7 +219,8 @@ impl QueueStore for MySqlConnection {
             make_row(self, &ask.name, Kind::Lock).await?;
             rows = transact(self, &join).await?;
         }
-        // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's way.
+        // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's
+        // way.
         let row = rows.and_then(|mut rows| rows.pop());
         with_quarantine(self, row.as_ref().map(joined).transpose()?).await
     }

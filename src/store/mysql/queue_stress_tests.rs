@@ -1,4 +1,5 @@
-//! Eight connections wait for three names at random. Some send an ask twice, some leave, some die while they wait or hold.
+//! Eight connections wait for three names at random. Some send an ask twice, some leave, some die while they wait or
+//! hold.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! The queue on both servers: `ROWLOCK_TEST_MYSQL_URL` and `ROWLOCK_TEST_MARIADB_URL`. Each test has a database of its own.
+//! The queue on both servers: `ROWLOCK_TEST_MYSQL_URL` and `ROWLOCK_TEST_MARIADB_URL`. Each test has a database of its
+//! own.
 
 use std::time::Duration;
 
@@ -151,7 +152,8 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
     }
 }
 
-/// After the error of a time-out the server leaves the transaction open. What this connection writes would then be seen by no other one.
+/// After the error of a time-out the server leaves the transaction open. What this connection writes would then be
+/// seen by no other one.
 async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
     let (mut client, mut other) = (Client::new(place).await, Client::new(place).await);
     let held = client.hold("a").await;

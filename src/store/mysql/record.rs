@@ -2,9 +2,9 @@
 //!
 //! They follow `lease.rs`, whose head explains how a batch is sent, which rows are locked, and which clock is read.
 //!
-//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that transaction. So
-//! a lane first asks for the lock of such a key with NOWAIT. (Another transaction may insert the key just afterwards; the lane's
-//! time-out bounds the wait for that transaction.)
+//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that
+//! transaction. So a lane first asks for the lock of such a key with NOWAIT. (Another transaction may insert the key
+//! just afterwards; the lane's time-out bounds the wait for that transaction.)
 
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};

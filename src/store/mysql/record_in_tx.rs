@@ -2,9 +2,10 @@
 //!
 //! The session is the caller's; see the head of `in_tx.rs`.
 //!
-//! Only the index shows that another transaction is making the same key, by making this one wait. A locking read with NOWAIT
-//! would not wait. But under REPEATABLE READ, the default, it locks the gap in which the key would be, and other transactions could
-//! not insert their keys. So the wait is as short as the server allows: none on MariaDB, a second on MySQL.
+//! Only the index shows that another transaction is making the same key, by making this one wait. A locking read with
+//! NOWAIT would not wait. But under REPEATABLE READ, the default, it locks the gap in which the key would be, and
+//! other transactions could not insert their keys. So the wait is as short as the server allows: none on MariaDB, a
+//! second on MySQL.
 
 use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
@@ -27,8 +28,9 @@ const WAIT_AS_BEFORE: &str = "
 SET SESSION innodb_lock_wait_timeout = CAST(COALESCE(@rowlock_wait, @@innodb_lock_wait_timeout) AS UNSIGNED),
     @rowlock_wait = NULL";
 
-/// No other session sees the row before its transaction commits, so `clean_at` is set at once and its index is written once. (The
-/// cleaner may come a little early, and finds that the outcome is retained longer.) In another database it inserts nothing.
+/// No other session sees the row before its transaction commits, so `clean_at` is set at once and its index is written
+/// once. (The cleaner may come a little early, and finds that the outcome is retained longer.) In another database it
+/// inserts nothing.
 fn claim_new_text(ask: &ClaimAsk) -> String {
     let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
     let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
@@ -104,8 +106,9 @@ fn complete_text(ask: &FinishAsk) -> String {
     )
 }
 
-/// A node of a cluster that has aborted the transaction answers the next request with that error, and ignores the request. So this request is sent
-/// twice: the session goes back to the pool. The error stays, because the transaction is over.
+/// A node of a cluster that has aborted the transaction answers the next request with that error, and ignores the
+/// request. So this request is sent twice: the session goes back to the pool. The error stays, because the transaction
+/// is over.
 async fn wait_as_before(conn: &mut MySqlConnection) -> Result<(), Fault> {
     let restored = execute(conn, WAIT_AS_BEFORE.into()).await;
     if let Err(fault) = &restored

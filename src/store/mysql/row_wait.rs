@@ -1,7 +1,7 @@
 //! How long a verb of the queue waits for the row of a name.
 
-/// The SELECT that locks the row waits for at most 20 ms: MySQL reads the hint, in milliseconds, and MariaDB the prefix, in seconds.
-/// (`innodb_lock_wait_timeout` would be a second at least on MySQL.)
+/// The SELECT that locks the row waits for at most 20 ms: MySQL reads the hint, in milliseconds, and MariaDB the
+/// prefix, in seconds. (`innodb_lock_wait_timeout` would be a second at least on MySQL.)
 #[cfg(not(test))]
 macro_rules! wait {
     () => {

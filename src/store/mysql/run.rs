@@ -12,7 +12,8 @@ use crate::store::fault::Fault;
 use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
 use crate::store::to_micros;
 
-/// The holder of the live grant. Nothing else reads the lock's row: a statement that changes another row would wait for a transaction that has this one locked.
+/// The holder of the live grant. Nothing else reads the lock's row: a statement that changes another row would wait
+/// for a transaction that has this one locked.
 const HOLDER: &str = concat!(
     "
 SELECT l.holder FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id

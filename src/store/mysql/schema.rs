@@ -28,8 +28,8 @@ pub(crate) fn migrations() -> Migrations {
 
 /// The statements that give `user` all rights that rowlock needs at run time.
 ///
-/// An account also has a host, which the server shows only to accounts that it admits. `%` stands for it, as in CREATE USER
-/// without a host.
+/// An account also has a host, which the server shows only to accounts that it admits. `%` stands for it, as in CREATE
+/// USER without a host.
 pub(crate) fn grants(user: &str, database: &str) -> String {
     let (user, database) = (user.replace('\'', "''"), identifier(database, '`'));
     let grants =
@@ -88,8 +88,8 @@ impl SchemaStore for MySqlConnection {
         Ok(())
     }
 
-    /// DDL commits by itself here, and GET_LOCK survives that. The name of the lock is server-wide and at most 64 characters long, so it
-    /// carries a hash of the database's name.
+    /// DDL commits by itself here, and GET_LOCK survives that. The name of the lock is server-wide and at most 64
+    /// characters long, so it carries a hash of the database's name.
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         let lock =
             "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";

@@ -183,7 +183,8 @@ impl SessionStore for MySqlConnection {
     }
 }
 
-/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
+/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions
+/// these were.
 async fn free(conn: &mut MySqlConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
     let freed = sqlx::query(FREE)
         .bind(id)

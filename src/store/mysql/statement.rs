@@ -2,10 +2,11 @@
 //!
 //! # Galera
 //!
-//! A node aborts a transaction when another node has committed a change of the same row. If that happens between two statements of one
-//! text, MariaDB tells nobody. It goes on with the next statement, outside of a transaction: each write is committed by itself, and the
-//! COMMIT succeeds. (Seen by counting through three nodes of MariaDB 10.11, in 54 of 1,225 texts that succeeded.) Between two requests it answers the
-//! next one with a deadlock. So on a cluster each statement of a transaction is a request of its own.
+//! A node aborts a transaction when another node has committed a change of the same row. If that happens between two
+//! statements of one text, MariaDB tells nobody. It goes on with the next statement, outside of a transaction: each
+//! write is committed by itself, and the COMMIT succeeds. (Seen by counting through three nodes of MariaDB 10.11, in
+//! 54 of 1,225 texts that succeeded.) Between two requests it answers the next one with a deadlock. So on a cluster
+//! each statement of a transaction is a request of its own.
 
 use std::fmt::Write;
 use std::future::poll_fn;
@@ -18,8 +19,8 @@ use crate::model::FaultKind;
 use crate::store::classify::classify;
 use crate::store::fault::Fault;
 
-/// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be asked; probably they lead to the same
-/// cluster. One statement after the other is right everywhere.
+/// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be
+/// asked; probably they lead to the same cluster. One statement after the other is right everywhere.
 static IN_CLUSTER: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn found_cluster() {
@@ -98,9 +99,9 @@ pub(super) async fn execute(
 
 /// Runs a read-only statement in a transaction of its own, in one round trip (three on a cluster).
 ///
-/// A proxy that splits reads from writes sends a lone SELECT to a replica, which may lack the latest commits: a new grant would
-/// have no holder there, and a held lease would look lost. A transaction stays on the primary, and so does a read in one text
-/// with a write ([`write_and_read`]).
+/// A proxy that splits reads from writes sends a lone SELECT to a replica, which may lack the latest commits: a new
+/// grant would have no holder there, and a held lease would look lost. A transaction stays on the primary, and so does
+/// a read in one text with a write ([`write_and_read`]).
 pub(super) async fn read_alone(
     conn: &mut MySqlConnection,
     read: &str,
@@ -108,7 +109,8 @@ pub(super) async fn read_alone(
     in_one_transaction(conn, read).await
 }
 
-/// Runs statements in a transaction of their own, in one round trip (not on a cluster). Returns the rows of all of them.
+/// Runs statements in a transaction of their own, in one round trip (not on a cluster). Returns the rows of all of
+/// them.
 pub(super) async fn in_one_transaction(
     conn: &mut MySqlConnection,
     statements: &str,
@@ -139,10 +141,12 @@ pub(super) async fn write_and_read(
     sqlx::raw_sql(text).fetch_all(conn).await
 }
 
-/// The clock in UTC, in a session of the caller's, with any time zone, also after a wait or a SLEEP in the same statement.
+/// The clock in UTC, in a session of the caller's, with any time zone, also after a wait or a SLEEP in the same
+/// statement.
 ///
-/// `UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times corrects it to now. With `SET timestamp` the session may
-/// have left a time in it that is long past or far ahead, on the other side of a change to summer time: then the time zone is converted.
+/// `UTC_TIMESTAMP(6)` is from when the statement began; the difference of two local times corrects it to now. With
+/// `SET timestamp` the session may have left a time in it that is long past or far ahead, on the other side of a
+/// change to summer time: then the time zone is converted.
 macro_rules! now {
     () => {
         "IF(ABS(TIMESTAMPDIFF(SECOND, NOW(6), SYSDATE(6))) < 1800,
@@ -168,8 +172,8 @@ pub(super) fn fill(sql: &str, literals: &[String]) -> String {
     filled
 }
 
-/// A JSON literal, for a session of our own. (Hexadecimal costs the server a tenth more per batch, so it is used only where a
-/// holder's name would need escaping.)
+/// A JSON literal, for a session of our own. (Hexadecimal costs the server a tenth more per batch, so it is used only
+/// where a holder's name would need escaping.)
 pub(super) fn quoted(json: &str) -> String {
     if json.contains(['\'', '\\']) {
         return text(json);

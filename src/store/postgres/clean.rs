@@ -13,8 +13,8 @@ use crate::store::run::RunStore;
 use crate::store::session::SessionStore;
 use crate::store::to_micros;
 
-/// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but no index
-/// serves a comparison with `clock_timestamp()`, which is volatile.
+/// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but
+/// no index serves a comparison with `clock_timestamp()`, which is volatile.
 const CLEAN: &str = "
 WITH due AS (
     SELECT scope, idempotency_key, forget_at <= now() AS over FROM rowlock_idempotency
@@ -48,8 +48,8 @@ USING (
 ) o
 WHERE t.scope = o.scope AND t.token = o.token";
 
-/// Names that something keeps from being idle, and whether they have permits. More of one is used than its live permits weigh: a holder
-/// has crashed. Or it is free and has waiters: all of them may be dead.
+/// Names that something keeps from being idle, and whether they have permits. More of one is used than its live
+/// permits weigh: a holder has crashed. Or it is free and has waiters: all of them may be dead.
 const ORPHANED: &str = concat!(
     "
 SELECT n.name, n.capacity <> 0 FROM (
@@ -65,8 +65,9 @@ WHERE n.waiters > 0 AND n.used = 0 AND (n.grant_id IS NULL OR n.expires_at <= cl
 )"
 );
 
-/// Goes through the rows in the order of the primary key: neither the fence nor the expiry has an index. Under READ COMMITTED a row
-/// that was granted after the statement's snapshot is checked again when it is locked, in its newest version.
+/// Goes through the rows in the order of the primary key: neither the fence nor the expiry has an index. Under READ
+/// COMMITTED a row that was granted after the statement's snapshot is checked again when it is locked, in its newest
+/// version.
 const IDLE_LOCKS: &str = "
 WITH seen AS MATERIALIZED (
     SELECT name FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2

@@ -53,10 +53,11 @@ const SCHEMA: &str = " (for the tables in a schema of their own: options[search_
 /// sqlx's default number of prepared statements to keep. With 0, it would leave every statement on the server.
 const STATEMENTS: usize = 100;
 
-/// Every verb finds its rows by key, whatever the statistics say of the table: they may be from when it had a few rows. (A plan that cannot
-/// do without a scan of a table gets a cost for which the server would compile it.) The plan is made once. Otherwise the server plans anew for each
-/// small batch: it takes ten rows for the usual number. No verb looks a row up twice, so a plan that remembers rows (PostgreSQL 14) only
-/// costs time. With `exit_on_error`, a database without tables would end the session.
+/// Every verb finds its rows by key, whatever the statistics say of the table: they may be from when it had a few
+/// rows. (A plan that cannot do without a scan of a table gets a cost for which the server would compile it.) The plan
+/// is made once. Otherwise the server plans anew for each small batch: it takes ten rows for the usual number. No verb
+/// looks a row up twice, so a plan that remembers rows (PostgreSQL 14) only costs time. With `exit_on_error`, a
+/// database without tables would end the session.
 const BY_KEY: &str = "SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
                       SELECT set_config('enable_memoize', 'off', false) WHERE current_setting('enable_memoize', true) IS NOT NULL";
 
@@ -173,8 +174,8 @@ impl Connector for Postgres {
 
     const LANES: usize = 2;
 
-    /// A release alone does not wait for the disk. So a few releases are answered sooner than the acquires that arrived with them, and
-    /// their callers come back sooner. For many the work of another statement costs more.
+    /// A release alone does not wait for the disk. So a few releases are answered sooner than the acquires that
+    /// arrived with them, and their callers come back sooner. For many the work of another statement costs more.
     const EXCHANGE_FROM: usize = 48;
 
     const REQUEST: RequestLimit = RequestLimit::of(4_096, 49, 1);
@@ -239,8 +240,8 @@ impl Connector for Postgres {
     }
 }
 
-/// The search path among the startup options: two schemas of one database have different locks. (A backslash comes before a space in
-/// a value.)
+/// The search path among the startup options: two schemas of one database have different locks. (A backslash comes
+/// before a space in a value.)
 fn search_path(options: &str) -> Option<String> {
     let plain = options.replace("\\ ", "\0");
     plain.split_whitespace().rev().find_map(|option| {

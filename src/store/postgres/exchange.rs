@@ -1,14 +1,15 @@
 //! Releases and acquires in one lean statement, which changes what it can and explains nothing.
 //!
-//! It leaves out a name that is held, has waiters, has no row, or whose row another transaction has locked. The statements of
-//! `lease.rs` find out which of these it is, only for such names.
+//! It leaves out a name that is held, has waiters, has no row, or whose row another transaction has locked. The
+//! statements of `lease.rs` find out which of these it is, only for such names.
 //!
-//! LATERAL looks each name up by itself, in the order of the asks, and never waits: no order of locks can end in a deadlock. The row's
-//! place in the table (`ctid`) saves a second look-up. A row that another transaction has changed since the statement began has moved.
-//! It is not found there, and so it is left out too.
+//! LATERAL looks each name up by itself, in the order of the asks, and never waits: no order of locks can end in a
+//! deadlock. The row's place in the table (`ctid`) saves a second look-up. A row that another transaction has changed
+//! since the statement began has moved. It is not found there, and so it is left out too.
 //!
-//! Releases and acquires are one UPDATE, which costs the server a quarter less than one for each: starting an UPDATE costs as much as
-//! many rows. In the select list, `unnest` returns row by row. In FROM, the server would first store each array as a table.
+//! Releases and acquires are one UPDATE, which costs the server a quarter less than one for each: starting an UPDATE
+//! costs as much as many rows. In the select list, `unnest` returns row by row. In FROM, the server would first store
+//! each array as a table.
 
 use sqlx::PgConnection;
 
@@ -19,8 +20,8 @@ use crate::store::lease::TakeAsk;
 use crate::store::release::ReleaseAsk;
 use crate::store::to_micros;
 
-/// The first asks are acquires. A release has no TTL: only `name` and `id` are as long as all the asks, and the end of a shorter array
-/// is NULL.
+/// The first asks are acquires. A release has no TTL: only `name` and `id` are as long as all the asks, and the end of
+/// a shorter array is NULL.
 const EXCHANGE: &str = concat!(
     "
 UPDATE rowlock_lock l

@@ -2,21 +2,24 @@
 //!
 //! Contention must not raise an error here: after an error the caller could only roll its transaction back.
 //!
-//! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check stays locked until the transaction ends
-//! (manual, section 13.2.1). A lease that was committed after the statement began would then be locked by this transaction: its holder could neither renew
-//! nor release it, and would lose it. So the transaction waits after a savepoint, and rolls back to it when a row is missing from the answer. It takes
-//! several names in the same way. A lone name is taken without a savepoint, which would cost two round trips: there the statement itself fails, and the
-//! server unlocks the row ([`TAKE_ONE`]).
+//! READ COMMITTED locks the newest version of a row and checks WHERE on it afterwards; a row that fails this check
+//! stays locked until the transaction ends (manual, section 13.2.1). A lease that was committed after the statement
+//! began would then be locked by this transaction: its holder could neither renew nor release it, and would lose it.
+//! So the transaction waits after a savepoint, and rolls back to it when a row is missing from the answer. It takes
+//! several names in the same way. A lone name is taken without a savepoint, which would cost two round trips: there
+//! the statement itself fails, and the server unlocks the row ([`TAKE_ONE`]).
 //!
-//! The application may have ended the transaction with its own COMMIT or ROLLBACK. sqlx does not notice, and each statement then commits by itself, so the verbs
-//! check. Nothing in SQL tells a transaction block from a lone statement (the times of both may be equal in a block, and differ outside of one). These checks do:
+//! The application may have ended the transaction with its own COMMIT or ROLLBACK. sqlx does not notice, and each
+//! statement then commits by itself, so the verbs check. Nothing in SQL tells a transaction block from a lone
+//! statement (the times of both may be equal in a block, and differ outside of one). These checks do:
 //!
 //! - A transaction that has an id when a statement begins has written or locked before, so there is a block. `here` is
 //!   MATERIALIZED and stands in the first condition, so it is read before the statement itself gets an id.
 //! - A transaction with the setting `rowlock.here`, which ends with it, is a block ([`BEGIN`]).
 //! - Otherwise SAVEPOINT decides, in a round trip of its own: outside of a block it is an error (manual, "SAVEPOINT").
 //!
-//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be locked (40001): the caller begins again.
+//! Under REPEATABLE READ and SERIALIZABLE a row that was changed after the transaction's snapshot cannot be locked
+//! (40001): the caller begins again.
 
 use std::time::Duration;
 
@@ -42,7 +45,8 @@ pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
 const PROVE: &str = "
 SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; SET LOCAL rowlock.here = 'seen'";
 
-/// FOR SHARE lets several transactions of one holder pin its lease at the same time. It conflicts with every UPDATE of the row.
+/// FOR SHARE lets several transactions of one holder pin its lease at the same time. It conflicts with every UPDATE of
+/// the row.
 const PIN: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -57,8 +61,9 @@ SELECT d.id, m.expires_at > clock_timestamp(),
        (SELECT proven FROM here)
 FROM rowlock_database d LEFT JOIN mine m ON true";
 
-/// The next fence of the row `l`, which is locked. Waits until the clock has passed the last one, if that is ahead by less than
-/// [`FURTHEST_AHEAD`]. (A list of a SELECT … FOR UPDATE would be computed before the row is locked. The inner CASE is never NULL.)
+/// The next fence of the row `l`, which is locked. Waits until the clock has passed the last one, if that is ahead by
+/// less than [`FURTHEST_AHEAD`]. (A list of a SELECT … FOR UPDATE would be computed before the row is locked. The
+/// inner CASE is never NULL.)
 macro_rules! next_fence {
     () => {
         "CASE WHEN
@@ -70,8 +75,8 @@ macro_rules! next_fence {
 }
 const _: () = assert!(FURTHEST_AHEAD == 40_000);
 
-/// `rowlock.locked` holds the names that this transaction was granted. The setting ends with the transaction, and is rolled back
-/// with its savepoints. MATERIALIZED: it is read before it is written.
+/// `rowlock.locked` holds the names that this transaction was granted. The setting ends with the transaction, and is
+/// rolled back with its savepoints. MATERIALIZED: it is read before it is written.
 const TAKE: &str = concat!("
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::bigint[]) AS a (name, version)
@@ -104,9 +109,10 @@ FROM rowlock_database d LEFT JOIN took t ON true");
 
 /// [`TAKE`] for a lone name, with half the work. When it grants nothing, [`WHY`] gives the reason.
 ///
-/// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees the locked version. A lease may have
-/// been committed in these few microseconds. The cast then fails, and the transaction with it. So the server unlocks the row by itself, however slow this
-/// process is, and its log has the reason.
+/// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees
+/// the locked version. A lease may have been committed in these few microseconds. The cast then fails, and the
+/// transaction with it. So the server unlocks the row by itself, however slow this process is, and its log has the
+/// reason.
 const TAKE_ONE: &str = concat!("
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -138,7 +144,8 @@ RETURNING (SELECT id FROM rowlock_database), fence, set_config(
 /// `invalid_text_representation`: how the cast in [`TAKE_ONE`] fails.
 const GAVE_WAY: &str = "22P02";
 
-/// Whether this transaction was granted the name before, whether it has no row, whether a transaction is open, and how long a quarantine lasts.
+/// Whether this transaction was granted the name before, whether it has no row, whether a transaction is open, and how
+/// long a quarantine lasts.
 const WHY: &str = concat!(
     "
 SELECT id, position(' ' || encode($1, 'hex') || ' ' IN
@@ -166,7 +173,8 @@ FROM rowlock_database d
 LEFT JOIN rowlock_lock l
     ON l.name = $1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
 
-/// The database, whether this transaction was granted one of the names before, whether a name has no row, a name with its fence, and how long a quarantine lasts.
+/// The database, whether this transaction was granted one of the names before, whether a name has no row, a name with
+/// its fence, and how long a quarantine lasts.
 type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>, Option<i64>);
 
 /// The database, the fence, the setting, and whether a transaction is known to be open.
@@ -178,8 +186,9 @@ pub(super) async fn prove(conn: &mut PgConnection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// PostgreSQL takes the COMMIT of a transaction in which a statement has failed for a ROLLBACK, and answers with success. The SELECT fails there.
-/// With AND CHAIN there is a transaction for sqlx's ROLLBACK, which is queued when its `Transaction` is dropped: else the server would log a warning.
+/// PostgreSQL takes the COMMIT of a transaction in which a statement has failed for a ROLLBACK, and answers with
+/// success. The SELECT fails there. With AND CHAIN there is a transaction for sqlx's ROLLBACK, which is queued when
+/// its `Transaction` is dropped: else the server would log a warning.
 const COMMIT: &str = "SELECT 1; COMMIT AND CHAIN";
 
 #[async_trait]
@@ -225,8 +234,8 @@ impl InTxStore for PgConnection {
                 }
                 return Ok(told);
             }
-            // This locks the free ones of several names, in any order. When some are not free, all are unlocked, so that waiting in the
-            // order of the names can start from nothing.
+            // This locks the free ones of several names, in any order. When some are not free, all are unlocked, so
+            // that waiting in the order of the names can start from nothing.
             sqlx::raw_sql("SAVEPOINT rowlock_take")
                 .execute(&mut *self)
                 .await?;

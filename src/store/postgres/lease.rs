@@ -2,13 +2,13 @@
 //!
 //! A batch goes through `exchange.rs` first, and the statements here do what it left.
 //!
-//! Every statement finds the rows that it may change, locks them in the order of their names with SKIP LOCKED, and only then
-//! computes expiry and fence in SET, from the locked row and `clock_timestamp()`. `now()` would be the time at which the statement
-//! began.
+//! Every statement finds the rows that it may change, locks them in the order of their names with SKIP LOCKED, and
+//! only then computes expiry and fence in SET, from the locked row and `clock_timestamp()`. `now()` would be the time
+//! at which the statement began.
 //!
-//! The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner expect few
-//! rows and look each of them up in the index. Without it, a plan from when the table was small reads the whole table for every
-//! batch.
+//! The plan of a prepared statement outlives the table that it was made for. `LIMIT cardinality($1)` makes the planner
+//! expect few rows and look each of them up in the index. Without it, a plan from when the table was small reads the
+//! whole table for every batch.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use crate::store::release::{self, Freed, ReleaseAsk};
 use crate::store::row::{LockColumns, LockRow};
 use crate::store::{micros, to_micros};
 
-/// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the statement for a
-/// batch finds the reason, or makes the row.
+/// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the
+/// statement for a batch finds the reason, or makes the row.
 const TAKE_ONE: &str = concat!(
     "
 UPDATE rowlock_lock
@@ -50,8 +50,8 @@ WHERE name = (
 RETURNING fence"
 );
 
-/// UPDATE first, then INSERT only the missing rows: a failing INSERT … ON CONFLICT would cost a transaction id and WAL for every
-/// busy answer.
+/// UPDATE first, then INSERT only the missing rows: a failing INSERT … ON CONFLICT would cost a transaction id and WAL
+/// for every busy answer.
 const TAKE: &str = concat!(
     "
 WITH ask AS (
@@ -128,8 +128,8 @@ WITH ask AS (
 )
 SELECT n, (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM known";
 
-/// [`RELEASE`] for a single ask whose lease is still live. A name with waiters stays as it is, and the answer tells: that saves a
-/// look, where the next statement has to pass the name on.
+/// [`RELEASE`] for a single ask whose lease is still live. A name with waiters stays as it is, and the answer tells:
+/// that saves a look, where the next statement has to pass the name on.
 const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = CASE WHEN waiters > 0 THEN grant_id END, holder = CASE WHEN waiters > 0 THEN holder END,
@@ -142,9 +142,8 @@ WHERE name = (
 )
 RETURNING waiters > 0, set_config('synchronous_commit', 'off', true)";
 
-/// The commit of a pure release need not wait for the disk: a lost release leaves a row that expires, or that its client's next look
-/// at its session finds.
-/// `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
+/// The commit of a pure release need not wait for the disk: a lost release leaves a row that expires, or that its
+/// client's next look at its session finds. `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
 const RELEASE: &str = "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
@@ -195,7 +194,8 @@ SELECT",
 FROM held l LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
-/// The row was freed; it has the grant; it is free, with the grant's fence; its grant is live; its waiters; and the setting.
+/// The row was freed; it has the grant; it is free, with the grant's fence; its grant is live; its waiters; and the
+/// setting.
 type ReleaseColumns = (bool, bool, bool, Option<bool>, i64, String);
 
 #[async_trait]
@@ -315,8 +315,8 @@ impl LeaseStore for PgConnection {
         Ok(outcomes)
     }
 
-    /// Limits the wait for the row on the server. Otherwise the server would go on after the caller has gone, and free the name minutes
-    /// later, whatever holder it has then.
+    /// Limits the wait for the row on the server. Otherwise the server would go on after the caller has gone, and free
+    /// the name minutes later, whatever holder it has then.
     async fn lease_force_release(
         &mut self,
         name: &Name,

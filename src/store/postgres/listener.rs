@@ -1,7 +1,8 @@
 //! Hearing at once that a name was passed on: LISTEN, on a connection of its own.
 //!
-//! A waiter's session has a channel. Passing a name on to the waiter sends a notification with its grant id there (`V8__waiter.sql`). Nothing
-//! is sent for a name without waiters: NOTIFY takes a lock of the whole database at commit (manual, NOTIFY).
+//! A waiter's session has a channel. Passing a name on to the waiter sends a notification with its grant id there
+//! (`V8__waiter.sql`). Nothing is sent for a name without waiters: NOTIFY takes a lock of the whole database at commit
+//! (manual, NOTIFY).
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
@@ -51,7 +52,8 @@ impl Listener for Channel {
     }
 }
 
-/// What the functions of `V8__waiter.sql` and [`QueueStore::queue_test`](crate::store::queue::QueueStore::queue_test) send.
+/// What the functions of `V8__waiter.sql` and [`QueueStore::queue_test`](crate::store::queue::QueueStore::queue_test)
+/// send.
 fn news(payload: &str) -> News {
     let recalled = payload.strip_prefix("recall ").and_then(|name| {
         let digits = name.as_bytes().chunks(2).map(std::str::from_utf8);

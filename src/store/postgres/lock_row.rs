@@ -85,7 +85,8 @@ WHERE name = (
     FOR UPDATE SKIP LOCKED
 )";
 
-/// The condition of the cleaner (`clean.rs`), without its age. It is checked on the newest version of the row, which is locked then.
+/// The condition of the cleaner (`clean.rs`), without its age. It is checked on the newest version of the row, which
+/// is locked then.
 const FORGET: &str = "
 DELETE FROM rowlock_lock l
 USING (

@@ -41,7 +41,8 @@ use crate::model::Name;
 use crate::store::fault::Fault;
 
 tokio::task_local! {
-    /// Whether the statements of the running verb are prepared under a name, so that the next call need not send their text.
+    /// Whether the statements of the running verb are prepared under a name, so that the next call need not send their
+    /// text.
     static NAMED: bool;
 }
 
@@ -73,8 +74,8 @@ fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
     names.map(Name::as_bytes).collect()
 }
 
-/// Runs a verb in a caller's transaction. Its connection comes from a pool of the caller's, and probably takes the same way to the
-/// server as the clients of this process.
+/// Runs a verb in a caller's transaction. Its connection comes from a pool of the caller's, and probably takes the
+/// same way to the server as the clients of this process.
 async fn in_callers<T>(verb: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     NAMED.scope(!pooler::names_are_mixed(), verb).await
 }

@@ -17,7 +17,8 @@ use crate::store::{Call, Connection};
 const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                                SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
-/// A release sets it to off, for its transaction. The commit of a grant waits as the session's commits do: for the disk, or also for a standby.
+/// A release sets it to off, for its transaction. The commit of a grant waits as the session's commits do: for the
+/// disk, or also for a standby.
 const WAIT_FOR_DISK: &str = "SET LOCAL synchronous_commit TO DEFAULT";
 
 const MIXED_UP: &str = "a pooler mixes up the prepared statements of its clients";
@@ -35,9 +36,9 @@ pub(crate) struct OwnConnection {
 
 /// How old the plans of a connection's prepared statements may be.
 ///
-/// The server keeps the plan of a statement until the table is analyzed. A plan from when the table had a few rows reads the whole
-/// table for each look-up, however large it is by now. Slow verbs show this. So after a slow verb the connection prepares its
-/// statements again, and the server plans for the table as it is.
+/// The server keeps the plan of a statement until the table is analyzed. A plan from when the table had a few rows
+/// reads the whole table for each look-up, however large it is by now. Slow verbs show this. So after a slow verb the
+/// connection prepares its statements again, and the server plans for the table as it is.
 #[derive(Debug)]
 struct Plans {
     made: Instant,
@@ -46,12 +47,12 @@ struct Plans {
     was_slow: bool,
 }
 
-/// A verb is slow when it takes longer than this, and longer than this multiple of the connection's quickest verb: distance to the
-/// server is not slowness.
+/// A verb is slow when it takes longer than this, and longer than this multiple of the connection's quickest verb:
+/// distance to the server is not slowness.
 const SLOW: (Duration, u32) = (Duration::from_millis(10), 4);
 
-/// The least age of plans to replace. Where verbs are slow for another reason, new plans then cost only a few round trips in this
-/// time.
+/// The least age of plans to replace. Where verbs are slow for another reason, new plans then cost only a few round
+/// trips in this time.
 const OLD_ENOUGH: Duration = Duration::from_secs(5);
 
 impl Plans {

@@ -27,8 +27,9 @@ SELECT status, number, next_grants FROM rowlock_permit_weigh_v1($1, $2, $3, $4, 
 const RESIZE: &str = "
 SELECT status, before, next_grants FROM rowlock_permit_resize_v1($1, $2, $3)";
 
-/// The waiter has a permit; it is there; and the time until the first permit ends, read once for each name. No time, when the first live waiter fits,
-/// or permits were removed by hand. A second, when there is no permit: the waiter is too heavy for the capacity, which may be raised.
+/// The waiter has a permit; it is there; and the time until the first permit ends, read once for each name. No time,
+/// when the first live waiter fits, or permits were removed by hand. A second, when there is no permit: the waiter is
+/// too heavy for the capacity, which may be raised.
 const LOOK: &str = concat!(
     "
 WITH ask AS MATERIALIZED (

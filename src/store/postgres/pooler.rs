@@ -2,11 +2,11 @@
 //!
 //! A pooler in transaction mode lends a server connection to each transaction. Two things follow:
 //!
-//! - *No session settings.* They would stay with a connection that other clients use. Where the default isolation is not the one
-//!   that the verbs rely on, each verb runs in a transaction that asks for it.
-//! - *No name for a prepared statement*, unless the pooler keeps track of them (`PgBouncer` does from 1.21 on, if it is told to).
-//!   Two clients use the name `sqlx_s_1` for different statements, and the server would run the one that it has. There each verb
-//!   runs in a transaction of its own, and its statements have no names.
+//! - *No session settings.* They would stay with a connection that other clients use. Where the default isolation is
+//!   not the one that the verbs rely on, each verb runs in a transaction that asks for it.
+//! - *No name for a prepared statement*, unless the pooler keeps track of them (`PgBouncer` does from 1.21 on, if it
+//!   is told to). Two clients use the name `sqlx_s_1` for different statements, and the server would run the one that
+//!   it has. There each verb runs in a transaction of its own, and its statements have no names.
 //!
 //! So the first connection finds out how it is shared ([`Sharing`]), before anything is prepared.
 
@@ -17,13 +17,13 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
 
 use super::look::{Look, open};
-use crate::model::Error;
+use crate::model::{ConnectError, Error};
 use crate::store::fault::Fault;
 use crate::store::url::Parameter;
 
-/// A client that is paused between a statement and its COMMIT keeps its rows locked, but only briefly: a new row blocks all clients
-/// that make the same row, with all jobs in their statements. A client that returns later finds the connection closed, and
-/// sends its statement again. `SET LOCAL` ends with the transaction.
+/// A client that is paused between a statement and its COMMIT keeps its rows locked, but only briefly: a new row
+/// blocks all clients that make the same row, with all jobs in their statements. A client that returns later finds the
+/// connection closed, and sends its statement again. `SET LOCAL` ends with the transaction.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SET LOCAL idle_in_transaction_session_timeout = '1s'; \
                      SET LOCAL enable_seqscan = off; SET LOCAL jit = off; \
@@ -32,9 +32,9 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
 /// The parameter of a URL that states the pooler's mode, so that rowlock need not find it out.
 pub(super) const POOLER: &str = "rowlock_pooler";
 
-/// Which of the two connections is asked next for its process: the first (true) or the second. Several questions, because a
-/// pooler that just started, under many clients, may by chance give both the same process a few times. Irregular, because a
-/// pooler may lend its processes in turn.
+/// Which of the two connections is asked next for its process: the first (true) or the second. Several questions,
+/// because a pooler that just started, under many clients, may by chance give both the same process a few times.
+/// Irregular, because a pooler may lend its processes in turn.
 const ORDER: [bool; 10] = [
     false, true, true, false, true, false, false, true, true, false,
 ];
@@ -55,8 +55,9 @@ pub(super) enum Sharing {
     Mixed,
 }
 
-/// A client of this process has found [`Sharing::Mixed`]. The callers' connections come from their own pools and cannot be asked;
-/// probably they use the same pooler. In a transaction, statements without names are right everywhere.
+/// A client of this process has found [`Sharing::Mixed`]. The callers' connections come from their own pools and
+/// cannot be asked; probably they use the same pooler. In a transaction, statements without names are right
+/// everywhere.
 static MIXED: AtomicBool = AtomicBool::new(false);
 
 pub(super) fn names_are_mixed() -> bool {
@@ -95,9 +96,9 @@ pub(super) fn take_pooler(
         Some("transaction") => Sharing::Mixed,
         Some("session") => Sharing::Not,
         Some(_) => {
-            return Err(Error::InvalidUrl {
+            return Err(Error::Connect(ConnectError::InvalidUrl {
                 reason: "its parameter rowlock_pooler has to be `transaction` or `session`".into(),
-            });
+            }));
         }
     };
     let others = parameters.iter().filter(|parameter| !is_it(parameter));
@@ -107,8 +108,8 @@ pub(super) fn take_pooler(
     Ok((format!("{before}?{}", without.finish()), Some(sharing)))
 }
 
-/// Whether `conn` shares the server's processes. A second connection shows it: that connection gets the process that the first
-/// has just used, or one of the two finds itself on another process than before.
+/// Whether `conn` shares the server's processes. A second connection shows it: that connection gets the process that
+/// the first has just used, or one of the two finds itself on another process than before.
 pub(super) async fn is_shared(
     conn: &mut PgConnection,
     seen: &Look,
@@ -155,9 +156,9 @@ pub(super) async fn is_tracked(conn: &mut PgConnection) -> Result<bool, Fault> {
     }
 }
 
-/// Whether the server ran into another client's statement: `duplicate_prepared_statement`, `invalid_sql_statement_name`; or the
-/// statement of that name has other parameters: `invalid_binary_representation`, `protocol_violation` (also the code of all
-/// PgBouncer's own errors).
+/// Whether the server ran into another client's statement: `duplicate_prepared_statement`,
+/// `invalid_sql_statement_name`; or the statement of that name has other parameters: `invalid_binary_representation`,
+/// `protocol_violation` (also the code of all PgBouncer's own errors).
 pub(super) fn is_mix_up(error: &sqlx::Error) -> bool {
     let Some(error) = error.as_database_error() else {
         return false;

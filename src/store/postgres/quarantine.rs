@@ -1,6 +1,7 @@
 //! Quarantine: the statements.
 //!
-//! The condition below has no column of the statement around it. So the server evaluates it once for each statement, before it looks for rows.
+//! The condition below has no column of the statement around it. So the server evaluates it once for each statement,
+//! before it looks for rows.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The queue of a name: the statements.
 //!
-//! Joining and passing on are functions, which the migrations make (`V8__waiter.sql`, which says why). Each fails with 55P03 when the row
-//! stays locked; then nothing has happened.
+//! Joining and passing on are functions, which the migrations make (`V8__waiter.sql`, which says why). Each fails with
+//! 55P03 when the row stays locked; then nothing has happened.
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
@@ -25,8 +25,8 @@ SELECT status, number, is_orphaned FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, 
 const PASS: &str = "
 SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
 
-/// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server evaluates it before
-/// it looks for the row.
+/// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server
+/// evaluates it before it looks for the row.
 const CONFIRM: &str = "
 UPDATE rowlock_lock l
 SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, recall = $6,

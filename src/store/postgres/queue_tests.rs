@@ -95,7 +95,8 @@ async fn passing_an_orphaned_name_on_leaves_the_commit_durable() {
     client.run("COMMIT").await;
 }
 
-/// Where each verb is a transaction: a row that another transaction has locked takes nothing back that the same verb has done.
+/// Where each verb is a transaction: a row that another transaction has locked takes nothing back that the same verb
+/// has done.
 #[tokio::test]
 async fn a_locked_row_does_not_abort_the_transaction() {
     let place = Schema::new().await;

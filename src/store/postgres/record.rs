@@ -1,12 +1,12 @@
 //! Idempotency records: the statements.
 //!
-//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that transaction. So
-//! each transaction that inserts a record takes an advisory lock on a digest of the key, which ends with the transaction. No
-//! transaction waits for that lock.
+//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that
+//! transaction. So each transaction that inserts a record takes an advisory lock on a digest of the key, which ends
+//! with the transaction. No transaction waits for that lock.
 //!
-//! `LIMIT cardinality($1)` limits nothing. When the planner does not know a limit, it assumes a tenth of the rows; here it then
-//! expects one row and looks it up in the index. Without it, a plan from when the table was small reads the whole table, and is
-//! kept until statistics are gathered.
+//! `LIMIT cardinality($1)` limits nothing. When the planner does not know a limit, it assumes a tenth of the rows;
+//! here it then expects one row and looks it up in the index. Without it, a plan from when the table was small reads
+//! the whole table, and is kept until statistics are gathered.
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row};
@@ -159,7 +159,8 @@ FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key";
 
-/// Whether a transaction has the advisory lock of the key (its high half is `classid`, its low half `objid`), or of its row.
+/// Whether a transaction has the advisory lock of the key (its high half is `classid`, its low half `objid`), or of
+/// its row.
 const CLAIMED: &str = "
 SELECT EXISTS (
     SELECT FROM pg_locks

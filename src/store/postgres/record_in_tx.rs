@@ -14,15 +14,15 @@ use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
 use crate::store::record_in_tx::RecordInTxStore;
 use crate::store::to_micros;
 
-/// Writes nothing before the outcome exists: the advisory lock is the claim. A caller that does not get it at once gives the
-/// transaction up.
+/// Writes nothing before the outcome exists: the advisory lock is the claim. A caller that does not get it at once
+/// gives the transaction up.
 const TX_CLAIM_NEW: &str = "
 SELECT id, pg_try_advisory_xact_lock($3),
        EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
 FROM rowlock_database";
 
-/// Inserts nothing when another transaction has committed a record between the look and the claim. Inserts nothing either when the
-/// transaction of the claim is over: its advisory lock ended with it.
+/// Inserts nothing when another transaction has committed a record between the look and the claim. Inserts nothing
+/// either when the transaction of the claim is over: its advisory lock ended with it.
 const TX_KEEP_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, content_type, outcome, began_at, attempted_at, lease_until,
@@ -59,8 +59,8 @@ WHERE current_setting('rowlock.here', true) = 'begun'
   AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND state = 'running'
   AND EXISTS (SELECT FROM rowlock_database WHERE id = $8)";
 
-/// Returns no row when the attempt is not the running one, or when no transaction is known to be open: an outcome that commits
-/// alone would be an outcome without its effect.
+/// Returns no row when the attempt is not the running one, or when no transaction is known to be open: an outcome that
+/// commits alone would be an outcome without its effect.
 const TX_COMPLETE: &str = "
 WITH here AS MATERIALIZED (
     SELECT pg_current_xact_id_if_assigned() IS NOT NULL
@@ -75,7 +75,8 @@ WHERE (SELECT proven FROM here)
   AND scope = $1 AND idempotency_key = $2 AND attempt_id = $3 AND attempt = $4 AND state = 'running'
 RETURNING (SELECT id FROM rowlock_database)";
 
-/// Whether this is the transaction that rowlock began, and not a later one. And whose tables it finds: the work may have changed the search path.
+/// Whether this is the transaction that rowlock began, and not a later one. And whose tables it finds: the work may
+/// have changed the search path.
 const BEGUN: &str = "
 SELECT COALESCE(current_setting('rowlock.here', true), '') = 'begun', (SELECT id FROM rowlock_database)";
 

@@ -1,6 +1,6 @@
-//! Row level security on rowlock's tables (manual, section 5.8): a user who is not exempt sees no row of a table without a policy for him. A verb then
-//! finds nothing, which looks like a name that is free, a lease that was taken over, or a database without tables. So where a row is missing,
-//! the verbs ask.
+//! Row level security on rowlock's tables (manual, section 5.8): a user who is not exempt sees no row of a table
+//! without a policy for him. A verb then finds nothing, which looks like a name that is free, a lease that was taken
+//! over, or a database without tables. So where a row is missing, the verbs ask.
 
 use sqlx::PgConnection;
 

@@ -59,13 +59,14 @@ const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
-/// The settings of this session. (Manual, sections 20.5.1 and 30.4. Whether a standby has to confirm a commit is another matter: nobody can tell which standby
-/// a failover will choose.)
+/// The settings of this session. (Manual, sections 20.5.1 and 30.4. Whether a standby has to confirm a commit is
+/// another matter: nobody can tell which standby a failover will choose.)
 const RELAXED: &str = "
 SELECT name || ' = ' || setting FROM pg_settings
 WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes') AND setting = 'off' ORDER BY name";
 
-/// Every column of every table, and every function. The server checks the right to run a function before it finds that there is no row.
+/// Every column of every table, and every function. The server checks the right to run a function before it finds that
+/// there is no row.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
      l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \

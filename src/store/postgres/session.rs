@@ -200,7 +200,8 @@ impl SessionStore for PgConnection {
     }
 }
 
-/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
+/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions
+/// these were.
 async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
     let freed: Vec<Freed> = query_as(FREE)
         .bind(id)
@@ -212,7 +213,8 @@ async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64
     Ok((freed.len() as u64, removed.rows_affected()))
 }
 
-/// Passes on what was freed and is waited for: else its waiters would not be told. What is locked by now is found by their looks.
+/// Passes on what was freed and is waited for: else its waiters would not be told. What is locked by now is found by
+/// their looks.
 async fn pass_on(conn: &mut PgConnection, freed: &[Freed]) -> Result<(), Fault> {
     let why = PassWhy::Orphaned;
     let mut shared = BTreeSet::new();

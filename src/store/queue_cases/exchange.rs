@@ -152,7 +152,8 @@ pub(crate) async fn an_exchange_keeps_its_asks_apart<P: Place>(place: &P) {
     }
 }
 
-/// One name with waiters, or with an expired lease, is what keeps the releases and takes from being granted all at once.
+/// One name with waiters, or with an expired lease, is what keeps the releases and takes from being granted all at
+/// once.
 pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     client.hold("orphaned").await;
@@ -187,7 +188,8 @@ pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
     assert!(client.row("expired").await.is_of(expired.grant_id));
 }
 
-/// A locked row is told of while the transaction goes on, and is exchanged when that is over. (SQLite: the whole file is locked.)
+/// A locked row is told of while the transaction goes on, and is exchanged when that is over. (SQLite: the whole file
+/// is locked.)
 pub(crate) async fn an_exchange_waits_for_no_transaction<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut other = Client::new(place).await;
@@ -244,7 +246,8 @@ pub(crate) async fn an_exchange_that_fails_leaves_nothing_open<P: Place>(place: 
     }
 }
 
-/// Takes that a lean statement leaves to others: a lock that a session has left behind, and a barging take of an awaited name.
+/// Takes that a lean statement leaves to others: a lock that a session has left behind, and a barging take of an
+/// awaited name.
 pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut dead = Client::new(place).await;

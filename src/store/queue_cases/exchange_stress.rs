@@ -69,8 +69,8 @@ async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
     granted
 }
 
-/// Sends an exchange until all is released, as a lane does. (SQLite's file may be locked. On PostgreSQL a client that makes rows may meet one that changes
-/// them, and be the victim of a deadlock.)
+/// Sends an exchange until all is released, as a lane does. (SQLite's file may be locked. On PostgreSQL a client that
+/// makes rows may meet one that changes them, and be the victim of a deadlock.)
 async fn exchanged<P: Place>(
     client: &mut Client<P>,
     releases: &[ReleaseAsk],

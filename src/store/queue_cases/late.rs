@@ -31,8 +31,8 @@ impl Late {
         self.seen().lost.push(waited.elapsed());
     }
 
-    /// Every turn that was lost had its window. The verb that passes a name on reads the clock before its commit: the window begins that much
-    /// earlier than the waiter can see.
+    /// Every turn that was lost had its window. The verb that passes a name on reads the clock before its commit: the
+    /// window begins that much earlier than the waiter can see.
     pub(crate) fn check(&self) {
         let seen = self.seen();
         for lost in &seen.lost {

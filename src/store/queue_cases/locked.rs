@@ -38,7 +38,8 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     }
     other.run("ROLLBACK").await;
 
-    // Nothing has happened, and nothing is left open: another connection sees what this one writes, and can write itself.
+    // Nothing has happened, and nothing is left open: another connection sees what this one writes, and can write
+    // itself.
     assert_eq!(other.row("a").await.waiters, 1);
     other.check().await;
     client.hold("b").await;

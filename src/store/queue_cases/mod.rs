@@ -42,7 +42,8 @@ use crate::store::session::{OpenAsk, SessionStore};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// For a case that asks more than a hundred times before the TTL matters, or whose clients may have to wait for windows of the dead.
+/// For a case that asks more than a hundred times before the TTL matters, or whose clients may have to wait for
+/// windows of the dead.
 pub(crate) const LONG_TTL: Duration = Duration::from_mins(30);
 
 /// A confirm that reserves nothing.
@@ -57,8 +58,8 @@ pub(crate) fn confirm_ask(name: Name, grant_id: Uuid) -> ConfirmAsk {
     }
 }
 
-/// What a verb has done. `None`: a row is locked. PostgreSQL reports a cancelled statement if the limit of one lock ends just as the statement gets that
-/// lock.
+/// What a verb has done. `None`: a row is locked. PostgreSQL reports a cancelled statement if the limit of one lock
+/// ends just as the statement gets that lock.
 pub(crate) fn unless_locked<T>(answer: Result<Option<T>, Fault>) -> Option<T> {
     match answer {
         Err(fault) if fault.kind == FaultKind::Interrupted => None,
@@ -66,7 +67,8 @@ pub(crate) fn unless_locked<T>(answer: Result<Option<T>, Fault>) -> Option<T> {
     }
 }
 
-/// Asks until no row is locked: a busy machine may take longer than a verb waits for a row. (A macro: the futures of an async closure would not be `Send`.)
+/// Asks until no row is locked: a busy machine may take longer than a verb waits for a row. (A macro: the futures of
+/// an async closure would not be `Send`.)
 macro_rules! until_unlocked {
     ($ask:expr) => {{
         let began = std::time::Instant::now();
@@ -298,7 +300,8 @@ impl<P: Place> Client<P> {
         self.run(&sql).await;
     }
 
-    /// The lock's `waiters` are the rows of its waiters, and all of these have positions between `passed` and `next_position`.
+    /// The lock's `waiters` are the rows of its waiters, and all of these have positions between `passed` and
+    /// `next_position`.
     pub(crate) async fn check(&mut self) {
         let wrong = P::numbers(&mut self.conn, WRONG).await;
         assert_eq!(wrong, [0], "queues that do not fit their rows");

@@ -38,8 +38,8 @@ WHERE rowid IN (
     ORDER BY t.expires_at LIMIT ?1
 )";
 
-/// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait for permits. It does
-/// not take the write lock.
+/// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait
+/// for permits. It does not take the write lock.
 const SEEN: &str = "
 SELECT name,
        ((grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)

@@ -12,7 +12,7 @@ use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
 use super::file::{self, FileId};
 use super::writing::BEGIN_TO_WRITE;
-use crate::model::{Error, FaultKind};
+use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::engines::Driver;
 use crate::store::fault::Fault;
 use crate::store::migrate::{MigrateFault, MigrateUntil};
@@ -21,8 +21,8 @@ use crate::store::schema::SchemaStore;
 use crate::store::writers::Writers;
 use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
 
-/// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the connection that
-/// retries often gets the file.
+/// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the
+/// connection that retries often gets the file.
 pub(super) const ASK_AGAIN: &str = "PRAGMA busy_timeout = 50";
 
 /// As many rows as a large batch has.
@@ -44,9 +44,9 @@ impl Sqlite {
         let sqlite = Self::parse(url)?;
         let makes_none = matches!(mode(url).as_deref(), Some("rw" | "ro"));
         if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
-            return Err(Error::InvalidUrl {
+            return Err(Error::Connect(ConnectError::InvalidUrl {
                 reason: "its file is not there, and its `mode` does not make it: write `mode=rwc`, or leave the mode out".into(),
-            });
+            }));
         }
         Ok(sqlite)
     }
@@ -64,14 +64,14 @@ impl Sqlite {
             SqliteConnectOptions::from_str(url).map_err(|error| url::unparsed(&error, FORM, ""))?;
         if options.get_filename().as_os_str().is_empty() {
             // Each connection would have a database of its own.
-            return Err(Error::InvalidUrl {
+            return Err(Error::Connect(ConnectError::InvalidUrl {
                 reason: "it names no file: write sqlite:PATH".into(),
-            });
+            }));
         }
         if options.get_filename().is_dir() {
-            return Err(Error::InvalidUrl {
+            return Err(Error::Connect(ConnectError::InvalidUrl {
                 reason: "it names a folder, not a file in it: write sqlite:PATH".into(),
-            });
+            }));
         }
         // A missing file is made, unless the URL says how to open it.
         let options = if Self::has_mode(url) {
@@ -202,8 +202,8 @@ impl Sqlite {
             check_locking(&mut conn).await?;
         }
         if use_wal(&mut conn, &self.options).await? {
-            // No fsync per commit. All users of the file are on this machine and die with it. In WAL mode a power cut loses the last
-            // commits, but never the file.
+            // No fsync per commit. All users of the file are on this machine and die with it. In WAL mode a power cut
+            // loses the last commits, but never the file.
             sqlx::raw_sql("PRAGMA synchronous = NORMAL")
                 .execute(&mut conn)
                 .await?;
@@ -310,15 +310,17 @@ async fn check_locking(conn: &mut SqliteConnection) -> Result<(), Fault> {
     Err(Fault::said(FaultKind::Unwritable, what))
 }
 
-/// Whether the options ask for a rollback journal. Each of the pool's new connections would then turn a file in WAL mode back, and fails while
-/// others use it. (sqlx does not tell what options ask for. But if they ask for this already, asking again changes nothing.)
+/// Whether the options ask for a rollback journal. Each of the pool's new connections would then turn a file in WAL
+/// mode back, and fails while others use it. (sqlx does not tell what options ask for. But if they ask for this
+/// already, asking again changes nothing.)
 fn ask_for_rollback(options: &SqliteConnectOptions) -> bool {
     let given = format!("{options:?}");
     let is_given = |mode| format!("{:?}", options.clone().pragma("journal_mode", mode)) == given;
     ["DELETE", "delete"].into_iter().any(is_given)
 }
 
-/// Switches a new, empty file to WAL. The journal mode of a file in use is its owner's choice, and that of a pool's file, if the pool sets it.
+/// Switches a new, empty file to WAL. The journal mode of a file in use is its owner's choice, and that of a pool's
+/// file, if the pool sets it.
 async fn use_wal(
     conn: &mut SqliteConnection,
     options: &SqliteConnectOptions,

@@ -1,7 +1,7 @@
 //! Releases and takes in one transaction, with the statements of `lease.rs`.
 //!
-//! The transaction is one text. sqlx hands it to SQLite's thread as a whole, and keeps its four statements prepared: it costs one
-//! hop to that thread, as a single statement does.
+//! The transaction is one text. sqlx hands it to SQLite's thread as a whole, and keeps its four statements prepared:
+//! it costs one hop to that thread, as a single statement does.
 
 use sqlx::SqliteConnection;
 
@@ -25,8 +25,8 @@ const EXCHANGE: &str = concat!(
 
 const ROLLBACK: &str = "ROLLBACK";
 
-/// Frees the names of the releases that have no waiters, and grants the free names of the takes. Does nothing if it fails. If the
-/// future is dropped, the transaction may stay open.
+/// Frees the names of the releases that have no waiters, and grants the free names of the takes. Does nothing if it
+/// fails. If the future is dropped, the transaction may stay open.
 pub(super) async fn exchange(
     conn: &mut SqliteConnection,
     releases: &[ReleaseAsk],
@@ -50,7 +50,8 @@ async fn undone(conn: &mut SqliteConnection, fault: Fault) -> Fault {
         return fault;
     };
     match Fault::from(error) {
-        // SQLITE_ERROR: "cannot rollback - no transaction is active". BEGIN has failed, or SQLite has rolled back by itself.
+        // SQLITE_ERROR: "cannot rollback - no transaction is active". BEGIN has failed, or SQLite has rolled back by
+        // itself.
         rollback if rollback.kind == FaultKind::Other => fault,
         // The transaction may be open: this connection is of no use.
         rollback => Fault::said(FaultKind::Disconnected, format!("{fault}; {rollback}")),

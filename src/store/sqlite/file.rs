@@ -1,11 +1,13 @@
 //! The file: which one a connection has open, and under which name.
 //!
-//! SQLite finds the log of a file (`-wal`, `-journal`) by the file's name. Who opens one file by two names has two logs, and two writers that do
-//! not see each other (<https://sqlite.org/howtocorrupt.html>, section 2.5). SQLite resolves symbolic links. It does not know of hard links, nor of a file
-//! that is mounted alone, as containers have it (`-v /srv/app.db:/data/app.db`). Both are refused. Whoever has opened the file before it got its second
-//! name may go on: the one who comes by the second name is refused.
+//! SQLite finds the log of a file (`-wal`, `-journal`) by the file's name. Who opens one file by two names has two
+//! logs, and two writers that do not see each other (<https://sqlite.org/howtocorrupt.html>, section 2.5). SQLite
+//! resolves symbolic links. It does not know of hard links, nor of a file that is mounted alone, as containers have it
+//! (`-v /srv/app.db:/data/app.db`). Both are refused. Whoever has opened the file before it got its second name may go
+//! on: the one who comes by the second name is refused.
 //!
-//! A file that was removed or replaced (by a restore) stays open. So each verb first looks whether the name still leads to the file.
+//! A file that was removed or replaced (by a restore) stays open. So each verb first looks whether the name still
+//! leads to the file.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -64,7 +66,8 @@ fn is_linked(_: &Path) -> bool {
     false
 }
 
-/// Linux lists the mounts of a process (`proc_pid_mountinfo(5)`): the fifth field is where a mount is, with spaces and backslashes in octal.
+/// Linux lists the mounts of a process (`proc_pid_mountinfo(5)`): the fifth field is where a mount is, with spaces and
+/// backslashes in octal.
 fn is_mounted_alone(path: &Path) -> bool {
     let (Ok(path), Ok(mounts)) = (
         std::fs::canonicalize(path),

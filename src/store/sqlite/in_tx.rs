@@ -1,11 +1,11 @@
 //! Locks in the caller's transaction: the statements.
 //!
-//! A writer has the whole file to itself. So holding the write lock is the pin, and no other row lock can get in the way. A
-//! transaction that was begun without IMMEDIATE gets the write lock here, by a statement that changes nothing. It fails at once
-//! when the transaction's reads are out of date (`SQLITE_BUSY_SNAPSHOT`).
+//! A writer has the whole file to itself. So holding the write lock is the pin, and no other row lock can get in the
+//! way. A transaction that was begun without IMMEDIATE gets the write lock here, by a statement that changes nothing.
+//! It fails at once when the transaction's reads are out of date (`SQLITE_BUSY_SNAPSHOT`).
 //!
-//! `BEGIN` inside a transaction fails: each verb uses this to find out that there is a transaction. SQLite rolls back by itself when
-//! a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx does not notice.
+//! `BEGIN` inside a transaction fails: each verb uses this to find out that there is a transaction. SQLite rolls back
+//! by itself when a disk is full (<https://sqlite.org/lang_transaction.html>, section 3), and sqlx does not notice.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -141,7 +141,8 @@ impl InTxStore for SqliteConnection {
         let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
 
         let now = now();
-        // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond, or of a block.
+        // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond, or of
+        // a block.
         let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
         if let Some(ahead) = ahead.filter(|ahead| (1..=FURTHEST_AHEAD).contains(ahead)) {
             let found = TxTaken::Early(micros(ahead));
@@ -196,8 +197,9 @@ impl InTxStore for SqliteConnection {
     }
 }
 
-/// SQLite's clock is this host's, in milliseconds. A transaction that is rolled back gives its fence back, and the next one in the same
-/// millisecond would get the same fence. So the host's clock is read here in microseconds, after the write lock was got.
+/// SQLite's clock is this host's, in milliseconds. A transaction that is rolled back gives its fence back, and the
+/// next one in the same millisecond would get the same fence. So the host's clock is read here in microseconds, after
+/// the write lock was got.
 fn now() -> i64 {
     i64::try_from(UtcDateTime::now().unix_timestamp_nanos() / 1_000).unwrap_or(0)
 }

@@ -1,12 +1,12 @@
 //! Lease locks: the statements.
 //!
-//! A statement outside a transaction takes the write lock before it reads the clock, so the clock is never from before the wait. The
-//! clock stands still within a statement and counts whole milliseconds: an expiry is set one later, and the time left is reported
-//! as one less. A fence is the end of its millisecond. So it is greater than the fence of every earlier transaction, even of one
-//! that was rolled back (`in_tx.rs` counts in microseconds).
+//! A statement outside a transaction takes the write lock before it reads the clock, so the clock is never from before
+//! the wait. The clock stands still within a statement and counts whole milliseconds: an expiry is set one later, and
+//! the time left is reported as one less. A fence is the end of its millisecond. So it is greater than the fence of
+//! every earlier transaction, even of one that was rolled back (`in_tx.rs` counts in microseconds).
 //!
-//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes after the last row, and sqlx drops
-//! the commit's error when the caller asks for one row only.
+//! A statement that writes is always read to its end (`fetch_all`, `execute`): the commit comes after the last row,
+//! and sqlx drops the commit's error when the caller asks for one row only.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! SQLite: a JSON array carries a batch, and there is one writer at a time. So a verb that writes begins with [`turn`](crate::store::writers::turn) or
-//! with [`in_a_transaction`](writing::in_a_transaction).
+//! SQLite: a JSON array carries a batch, and there is one writer at a time. So a verb that writes begins with
+//! [`turn`](crate::store::writers::turn) or with [`in_a_transaction`](writing::in_a_transaction).
 
 mod clean;
 mod connect;

@@ -1,8 +1,9 @@
 //! Read/write locks and semaphores: the statements. Their times follow the rules of `lease.rs`.
 //!
-//! Each verb but the look is a transaction that begins with the write lock, as in `queue.rs`. It reads the name's row and the clock
-//! first. No other connection changes a row before it ends, so it decides from the newest state, and by one time. There are no row
-//! locks: while a caller's transaction has a permit pinned, it has the whole file, and a verb answers `None`.
+//! Each verb but the look is a transaction that begins with the write lock, as in `queue.rs`. It reads the name's row
+//! and the clock first. No other connection changes a row before it ends, so it decides from the newest state, and by
+//! one time. There are no row locks: while a caller's transaction has a permit pinned, it has the whole file, and a
+//! verb answers `None`.
 
 use std::collections::HashMap;
 
@@ -40,7 +41,8 @@ SELECT EXISTS (SELECT 1 FROM rowlock_lock p
        EXISTS (SELECT 1 FROM rowlock_lock k WHERE k.name = ?1)
        AND EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2)";
 
-/// The time until the first permit of a name ends. No time, when the first live waiter fits, or permits were removed by hand.
+/// The time until the first permit of a name ends. No time, when the first live waiter fits, or permits were removed
+/// by hand.
 const LEFT: &str = concat!(
     "
 SELECT coalesce(iif(k.used + (

@@ -159,7 +159,8 @@ impl<'a> Lock<'a> {
         Ok(self.used + more <= self.capacity)
     }
 
-    /// Counts what the permits weigh, if someone waits for what is used, or no one waits: one may have been removed by hand.
+    /// Counts what the permits weigh, if someone waits for what is used, or no one waits: one may have been removed by
+    /// hand.
     pub(super) async fn recount(&mut self) -> Result<(), sqlx::Error> {
         let name = self.name.as_bytes();
         let first = waiter::first(self.conn, name, self.passed, self.now).await?;
@@ -224,7 +225,8 @@ impl<'a> Lock<'a> {
         Ok(fence)
     }
 
-    /// Grants permits to the first waiters, as many as fit, but at most [`MOST`]. The first one that does not fit keeps back those behind it.
+    /// Grants permits to the first waiters, as many as fit, but at most [`MOST`]. The first one that does not fit
+    /// keeps back those behind it.
     pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();

@@ -1,7 +1,7 @@
 //! The queue of a name: the statements. Their times follow the rules of `lease.rs`.
 //!
-//! A writer has the whole file to itself, so a decision is a transaction that begins with the write lock: it reads the row, and then
-//! changes the row and the waiters. When the file stays busy, nothing has happened.
+//! A writer has the whole file to itself, so a decision is a transaction that begins with the write lock: it reads the
+//! row, and then changes the row and the waiters. When the file stays busy, nothing has happened.
 
 use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
@@ -41,13 +41,14 @@ RETURNING fence";
 const KEEP: &str = "
 UPDATE rowlock_lock SET expires_at = max(expires_at, ?2 + ?3 + 1000), session_id = ?4 WHERE name = ?1";
 
-/// How many fences the confirm of a grant may reserve. Only another grant changes the fence before that. (A fence of SQLite's clock is the end of its
-/// millisecond, which may be that of the next one.)
+/// How many fences the confirm of a grant may reserve. Only another grant changes the fence before that. (A fence of
+/// SQLite's clock is the end of its millisecond, which may be that of the next one.)
 const BLOCK: &str = "
 SELECT CASE WHEN fence <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + 2000 + ?3 THEN ?3 ELSE 0 END
 FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2";
 
-/// A transaction waits until the clock has passed the fences that were reserved, and has the file meanwhile: that must not take long.
+/// A transaction waits until the clock has passed the fences that were reserved, and has the file meanwhile: that must
+/// not take long.
 const BLOCK_LIMIT: i64 = 2_000;
 
 const CONFIRM: &str = "
@@ -339,8 +340,8 @@ async fn grant(
         .await
 }
 
-/// The outcome of a join, for a lock or a permit; the transaction of a join answers `None` when the queue is full. `None`: the file stayed busy, or
-/// the row was removed just now.
+/// The outcome of a join, for a lock or a permit; the transaction of a join answers `None` when the queue is full.
+/// `None`: the file stayed busy, or the row was removed just now.
 pub(super) async fn joined_or_full(
     conn: &mut SqliteConnection,
     name: &Name,

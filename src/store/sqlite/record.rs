@@ -1,7 +1,7 @@
 //! Idempotency records: the statements.
 //!
-//! A writer has the whole file to itself. The clock is read after BEGIN IMMEDIATE, in whole milliseconds; a lease is set to end one
-//! later.
+//! A writer has the whole file to itself. The clock is read after BEGIN IMMEDIATE, in whole milliseconds; a lease is
+//! set to end one later.
 
 use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};

@@ -51,7 +51,8 @@ impl RecordInTxStore for SqliteConnection {
     ) -> Result<Told<Finished>, Fault> {
         let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
         if let Err(error) = known.execute(&mut *self).await {
-            // SQLITE_ERROR: "no such savepoint". The transaction of the claim has ended, even if another one has begun since.
+            // SQLITE_ERROR: "no such savepoint". The transaction of the claim has ended, even if another one has begun
+            // since.
             let fault = Fault::from(error);
             return Err(match fault.kind {
                 FaultKind::Other => Fault::transaction_over(),

@@ -96,8 +96,9 @@ impl SchemaStore for SqliteConnection {
     }
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
-        // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once while another one writes, whatever the
-        // busy timeout. A migration is not retried by a lane, so it waits here for other processes that migrate.
+        // IMMEDIATE is the lock: a deferred transaction that starts to write fails at once while another one writes,
+        // whatever the busy timeout. A migration is not retried by a lane, so it waits here for other processes that
+        // migrate.
         sqlx::raw_sql("PRAGMA busy_timeout = 60000")
             .execute(&mut *self)
             .await?;
@@ -108,7 +109,8 @@ impl SchemaStore for SqliteConnection {
         Ok(applied)
     }
 
-    /// Locks need no fsync here: their holders are on this machine, and die with it. `OFF` may also corrupt the file (sqlite.org/pragma.html, `synchronous`).
+    /// Locks need no fsync here: their holders are on this machine, and die with it. `OFF` may also corrupt the file
+    /// (sqlite.org/pragma.html, `synchronous`).
     async fn warnings(&mut self) -> Result<Vec<String>, Fault> {
         let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous")
             .fetch_one(&mut *self)

@@ -162,7 +162,8 @@ impl SessionStore for SqliteConnection {
     }
 }
 
-/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions these were.
+/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions
+/// these were.
 async fn free(
     conn: &mut SqliteConnection,
     id: Uuid,

@@ -52,7 +52,8 @@ pub(super) struct First {
 }
 
 impl First {
-    /// When its window is over: with its session, if that is sooner. A waiter that has died keeps nobody waiting for longer.
+    /// When its window is over: with its session, if that is sooner. A waiter that has died keeps nobody waiting for
+    /// longer.
     pub(super) fn window(&self, now: i64) -> i64 {
         self.ends.min(now + to_micros(WINDOW) + 1000)
     }

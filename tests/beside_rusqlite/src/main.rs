@@ -1,4 +1,5 @@
-//! Takes a lock on a server, and writes to a SQLite database of its own under it. Prints the fence as SQLite has kept it.
+//! Takes a lock on a server, and writes to a SQLite database of its own under it. Prints the fence as SQLite has kept
+//! it.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

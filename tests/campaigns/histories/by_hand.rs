@@ -220,7 +220,8 @@ fn open_acquires() {
     let busy = |ask| story().then(3, 40, 50, ask, Answer::Busy(None));
     then_seen(released_later(busy(Ask::Barge))).refused();
     then_seen(released_later(busy(Ask::TryAcquire))).refused();
-    // But an acquire whose time is over may leave the queue after its answer. The name may be passed on to it before that, once.
+    // But an acquire whose time is over may leave the queue after its answer. The name may be passed on to it before
+    // that, once.
     let late_leave = || then_seen(released_later(busy(Ask::Acquire)));
     late_leave().accepted();
     late_leave()

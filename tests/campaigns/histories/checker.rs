@@ -1,9 +1,10 @@
-//! Asks the checker of `todc-utils` whether a history is linearizable. It searches for an order of the operations in which each takes
-//! effect at one moment between its invocation and its answer, and in which the model allows every one of them.
+//! Asks the checker of `todc-utils` whether a history is linearizable. It searches for an order of the operations in
+//! which each takes effect at one moment between its invocation and its answer, and in which the model allows every
+//! one of them.
 //!
-//! The crate knows no open operations: each call needs a response. Here an open operation gets one after all others. In between stands
-//! the operation [`Entry::Over`], which comes after every answer: from there on all open operations are allowed, and change nothing. So an
-//! open operation takes effect at any moment after its invocation, or never.
+//! The crate knows no open operations: each call needs a response. Here an open operation gets one after all others.
+//! In between stands the operation [`Entry::Over`], which comes after every answer: from there on all open operations
+//! are allowed, and change nothing. So an open operation takes effect at any moment after its invocation, or never.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};

@@ -32,7 +32,8 @@ pub(crate) enum Event {
 pub(crate) enum Ask {
     /// Asks once. Answers: `Granted`, `Busy`.
     TryAcquire,
-    /// Waits in the queue for a limited time. Answers: `Granted`, and `Busy` when the time is over. A future that is dropped has no answer.
+    /// Waits in the queue for a limited time. Answers: `Granted`, and `Busy` when the time is over. A future that is
+    /// dropped has no answer.
     Acquire,
     /// Waits without a place in the queue. Answers: as `Acquire`.
     Barge,
@@ -110,7 +111,8 @@ pub(crate) struct Numbers(Cell<u64>);
 /// How many numbers each process has. The first ones are also those of histories that were written by hand.
 const EACH: u64 = 1_000_000;
 
-/// Whether the acquire of this number asks for a lock in the session of its process, and not for a lease. (The first numbers are leases.)
+/// Whether the acquire of this number asks for a lock in the session of its process, and not for a lease. (The first
+/// numbers are leases.)
 pub(crate) fn is_in_session(id: u64) -> bool {
     id >= EACH && id % 2 == 1
 }

@@ -1,5 +1,5 @@
-//! What a history tells about grants, whatever the primitive: when each was given, and when it can have ended. The head text of [`super`]
-//! explains it.
+//! What a history tells about grants, whatever the primitive: when each was given, and when it can have ended. The
+//! head text of [`super`] explains it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::event::{Answer, Ask, Grant, Record, is_in_session};
 
-/// How much earlier than its TTL a lease may end by this host's monotonic clock: the database reads another clock, perhaps in
-/// milliseconds.
+/// How much earlier than its TTL a lease may end by this host's monotonic clock: the database reads another clock,
+/// perhaps in milliseconds.
 const CLOCKS: Duration = Duration::from_millis(2);
 
 /// What the history tells about a grant.

@@ -1,4 +1,5 @@
-//! The model of a lease, and the operations that the records of a name stand for. The head text of [`super`] explains both.
+//! The model of a lease, and the operations that the records of a name stand for. The head text of [`super`] explains
+//! both.
 
 use std::time::Duration;
 
@@ -57,7 +58,8 @@ impl Model for Lease {
             Op::Released(grant) | Op::Ends(grant) => (state.live == Some(grant)).then_some(freed),
             Op::IsLive(grant) => (state.live == Some(grant)).then(|| state.clone()),
             Op::IsFree => state.live.is_none().then(|| state.clone()),
-            // It may stay open for ever: a grant that no operation saw, together with its end, makes no other answer possible.
+            // It may stay open for ever: a grant that no operation saw, together with its end, makes no other answer
+            // possible.
             Op::Unseen => None,
         }
     }
@@ -146,8 +148,8 @@ impl Grants {
     }
 }
 
-/// Whether an acquire may have had a grant that it did not return: it has no answer yet, or its process was paused, found the grant
-/// expired when it woke up, and asked again or called the name busy.
+/// Whether an acquire may have had a grant that it did not return: it has no answer yet, or its process was paused,
+/// found the grant expired when it woke up, and asked again or called the name busy.
 fn may_have_hidden(record: &Record) -> bool {
     let answer = record.answer.as_ref().map(|(_, answer)| answer);
     match record.ask {

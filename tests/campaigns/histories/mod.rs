@@ -1,6 +1,7 @@
-//! Histories of leases and of permits: 8 processes on a few names, killed and paused at random, tell each operation with the times of its invocation and its
-//! answer on the monotonic clock of this host. A [checker] of linearizability judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how
-//! long; a minute has 10,000 operations or more. (On a machine that is too slow for that, it takes longer.)
+//! Histories of leases and of permits: 8 processes on a few names, killed and paused at random, tell each operation
+//! with the times of its invocation and its answer on the monotonic clock of this host. A [checker] of linearizability
+//! judges the history of each name. `ROWLOCK_FAULT_SECONDS` is how long; a minute has 10,000 operations or more. (On a
+//! machine that is too slow for that, it takes longer.)
 //!
 //! # The model
 //!
@@ -18,42 +19,47 @@
 //!
 //! # The end of a lease
 //!
-//! *The lease ends* is an operation of the environment. Each grant without an answered release has one. It is invoked at the earliest moment at
-//! which the lease may end by the database's clock, and is open:
+//! *The lease ends* is an operation of the environment. Each grant without an answered release has one. It is invoked
+//! at the earliest moment at which the lease may end by the database's clock, and is open:
 //!
-//! - One TTL after the invocation of the acquire, less [2 ms](lease) because the two clocks differ. Renewals only move the expiry further.
-//!   (A lock in a session, every other acquire: the invocation of the acquire, because the session may have been renewed one TTL before.)
+//! - One TTL after the invocation of the acquire, less [2 ms](lease) because the two clocks differ. Renewals only move
+//!   the expiry further. (A lock in a session, every other acquire: the invocation of the acquire, because the session
+//!   may have been renewed one TTL before.)
 //! - The guard's deadline, whenever the guard is asked, if that is later: the deadline is never later than the expiry.
-//! - The drop of the guard, or the invocation of a release without the answer *released*, if that is earlier: the release may have
-//!   reached the database. (A holder that is told *lost* may have lost the lease by its own clock only.)
+//! - The drop of the guard, or the invocation of a release without the answer *released*, if that is earlier: the
+//!   release may have reached the database. (A holder that is told *lost* may have lost the lease by its own clock
+//!   only.)
 //! - The invocation of the acquire, if its future was dropped: the undo may follow at once.
 //!
-//! So a lease may expire while its holder lives, is paused, or is dead. But it must be live whenever its guard says so.
-//! Once a greater fence is known, the lease has ended: the operation ends there, which changes no verdict, and makes the search short.
+//! So a lease may expire while its holder lives, is paused, or is dead. But it must be live whenever its guard says
+//! so. Once a greater fence is known, the lease has ended: the operation ends there, which changes no verdict, and
+//! makes the search short.
 //!
 //! # What is left open
 //!
-//! - An operation of a process that was killed, an acquire whose future was dropped, and an operation with an error that passes have no answer.
-//!   They take effect at any moment after their invocation, or never. If another operation saw the grant of such an acquire, it was granted
-//!   before that. If none did, the acquire stays open for ever.
-//! - An acquire may have had a grant that it did not return: its process was paused until that grant had expired, and the acquire asked again,
-//!   or answered *busy*. The grant counts when another operation saw it, and must be from before the acquire's answer.
-//! - An acquire whose time is over leaves the queue. If a transaction has the row locked then, it leaves after its answer. So a grant that
-//!   was passed on to it may be later than its answer.
-//! - *Busy* without a holder and *lost* say nothing about the name, and are left out. So the checker does not notice an acquire that is refused
-//!   although the name is free.
+//! - An operation of a process that was killed, an acquire whose future was dropped, and an operation with an error
+//!   that passes have no answer. They take effect at any moment after their invocation, or never. If another operation
+//!   saw the grant of such an acquire, it was granted before that. If none did, the acquire stays open for ever.
+//! - An acquire may have had a grant that it did not return: its process was paused until that grant had expired, and
+//!   the acquire asked again, or answered *busy*. The grant counts when another operation saw it, and must be from
+//!   before the acquire's answer.
+//! - An acquire whose time is over leaves the queue. If a transaction has the row locked then, it leaves after its
+//!   answer. So a grant that was passed on to it may be later than its answer.
+//! - *Busy* without a holder and *lost* say nothing about the name, and are left out. So the checker does not notice
+//!   an acquire that is refused although the name is free.
 //! - The model has no clock. It sees that a renewal has moved the expiry only when the guard is asked.
 //!
 //! # Waiting
 //!
-//! Acquires wait in the queue of the name, or [barge](rowlock::Lock::barging). The model does not tell them apart: it knows no order of the
-//! waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table meanwhile, and counts the acquires that it saw
-//! there, by their outcomes. So a run without grants that were passed on is no test.
+//! Acquires wait in the queue of the name, or [barge](rowlock::Lock::barging). The model does not tell them apart: it
+//! knows no order of the waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table
+//! meanwhile, and counts the acquires that it saw there, by their outcomes. So a run without grants that were passed
+//! on is no test.
 //!
 //! # Permits
 //!
-//! Some names are read/write locks, others are semaphores of capacity 3 ([`permit`]). A name has its greatest fence so far, and the live
-//! permits with their weights. A reader has weight 1, a writer that of the whole capacity.
+//! Some names are read/write locks, others are semaphores of capacity 3 ([`permit`]). A name has its greatest fence so
+//! far, and the live permits with their weights. A reader has weight 1, a writer that of the whole capacity.
 //!
 //! | operation, with its answer | possible when | then |
 //! | --- | --- | --- |
@@ -63,25 +69,27 @@
 //! | downgrade: done | it is live | weight 1 |
 //! | upgrade: done | it is live, and no other; the fence is greater than all before | the weight of a writer |
 //!
-//! A permit ends as a lease does. Busy says nothing, nor does an upgrade that is refused. Nobody sees another one's permit. So these are left
-//! out, or are less than what may have happened, and any history that was possible stays so:
+//! A permit ends as a lease does. Busy says nothing, nor does an upgrade that is refused. Nobody sees another one's
+//! permit. So these are left out, or are less than what may have happened, and any history that was possible stays so:
 //!
 //! - A permit that no acquire returned. It only takes room.
 //! - The latest moment of an end: it takes place as early as it can, because that only makes room.
-//! - A downgrade without an answer may have any weight afterwards: it counts as a reader at once. It may also be found to be a writer all
-//!   the time, by an upgrade that gives no new fence. But after the answer to an upgrade it is a writer, whatever is still on its way.
+//! - A downgrade without an answer may have any weight afterwards: it counts as a reader at once. It may also be found
+//!   to be a writer all the time, by an upgrade that gives no new fence. But after the answer to an upgrade it is a
+//!   writer, whatever is still on its way.
 //! - An upgrade without an answer: it counts as a reader.
-//! - A write without an answer (by an acquire, or by an upgrade) counts only when readers have its fence. It took place between the
-//!   invocation of such an operation and the first reader's answer, when no other permit was live.
+//! - A write without an answer (by an acquire, or by an upgrade) counts only when readers have its fence. It took
+//!   place between the invocation of such an operation and the first reader's answer, when no other permit was live.
 //!
 //! # A refusal
 //!
-//! It shows the operations before the first answer that cannot be, and keeps the whole history in a file, an event a line.
+//! It shows the operations before the first answer that cannot be, and keeps the whole history in a file, an event a
+//! line.
 //!
 //! # Another primitive
 //!
-//! It adds its questions and answers to [`event`], a task to [`worker`], and a [`Primitive`] beside [`Lease`] and [`Permits`]. What it
-//! knows of the ends of its grants is in [`grants`].
+//! It adds its questions and answers to [`event`], a task to [`worker`], and a [`Primitive`] beside [`Lease`] and
+//! [`Permits`]. What it knows of the ends of its grants is in [`grants`].
 
 mod by_hand;
 mod checker;
@@ -227,7 +235,8 @@ pub(crate) async fn raw_permits(flaw: Flaw) {
     without_the_library::<Permits>(Means::RawPermits(flaw), is_sound, &what).await;
 }
 
-/// A broken variant is refused as soon as its flaw shows, which takes processes that meet: on a slow machine that may take more histories.
+/// A broken variant is refused as soon as its flaw shows, which takes processes that meet: on a slow machine that may
+/// take more histories.
 async fn without_the_library<P: Primitive>(means: Means, is_sound: bool, what: &str) -> Outcomes {
     for _ in 0..MAX_BROKEN {
         let db = Db::new(Engine::Sqlite).await;

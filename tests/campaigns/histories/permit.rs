@@ -1,5 +1,5 @@
-//! The model of read/write locks and semaphores, and the operations that the records of a name stand for. The head text of [`super`]
-//! explains both.
+//! The model of read/write locks and semaphores, and the operations that the records of a name stand for. The head
+//! text of [`super`] explains both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +37,8 @@ impl Share {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The greatest fence so far. Of a read/write lock: that of the last write, or the one that its row began with. 0: unknown.
+    /// The greatest fence so far. Of a read/write lock: that of the last write, or the one that its row began with. 0:
+    /// unknown.
     fence: i64,
     /// The weights of the live permits, by the numbers of their acquires.
     live: BTreeMap<u64, u32>,
@@ -64,7 +65,8 @@ pub(crate) enum Op {
         /// It was a writer all the time: a downgrade before that had no answer, and did not take effect.
         was_writer: bool,
     },
-    /// A write that no caller got an answer to, whose fence readers have. It may be one by an upgrade of these permits.
+    /// A write that no caller got an answer to, whose fence readers have. It may be one by an upgrade of these
+    /// permits.
     Hidden {
         fence: i64,
         upgrading: BTreeSet<u64>,
@@ -156,7 +158,8 @@ impl Primitive for Permits {
             operations.push(Operation {
                 op: Op::Ends(grant.by),
                 invoked: facts.ends,
-                // Nobody else sees the permit: when it ends at once, all is possible that is possible when it ends later.
+                // Nobody else sees the permit: when it ends at once, all is possible that is possible when it ends
+                // later.
                 answered: Some(facts.ends.max(facts.told)),
             });
         }
@@ -270,8 +273,8 @@ impl Writes {
         }
     }
 
-    /// The writes without an answer. Readers have a fence that no answered write had: then there was one. (The smallest fence may be the
-    /// row's first.)
+    /// The writes without an answer. Readers have a fence that no answered write had: then there was one. (The
+    /// smallest fence may be the row's first.)
     fn hidden(&self) -> Vec<Operation<Op>> {
         let first = self.given.iter().map(|(fence, _)| *fence).min();
         let mut hidden = Vec::new();

@@ -1,4 +1,5 @@
-//! Short histories of read/write locks and semaphores, written by hand. Acquires 1, 2, … are granted 10 ms after they are asked.
+//! Short histories of read/write locks and semaphores, written by hand. Acquires 1, 2, … are granted 10 ms after they
+//! are asked.
 
 use std::time::Duration;
 

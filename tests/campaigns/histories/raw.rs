@@ -1,6 +1,7 @@
-//! A process that does without the library: leases in a few statements of its own, on the same table of a SQLite file. One variant is sound,
-//! the others are broken on purpose, in one place each. The checker accepts the sound one and refuses the others. The variants with a queue
-//! are in [`raw_queue`](super::raw_queue): again a sound one and a broken one.
+//! A process that does without the library: leases in a few statements of its own, on the same table of a SQLite file.
+//! One variant is sound, the others are broken on purpose, in one place each. The checker accepts the sound one and
+//! refuses the others. The variants with a queue are in [`raw_queue`](super::raw_queue): again a sound one and a
+//! broken one.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ pub(crate) enum Variant {
     Blind,
     /// Deletes the row on release: the fences of the name begin again.
     Forgetful,
-    /// Sound, with a queue: a release passes the name on to the first waiter, which it reads in the transaction that has the row.
+    /// Sound, with a queue: a release passes the name on to the first waiter, which it reads in the transaction that
+    /// has the row.
     Queue,
     /// Passes the name on by what it has read of the row and of the queue before its pause.
     Stale,

@@ -1,5 +1,5 @@
-//! Permits without the library, in a few statements on the same table of a SQLite file. Each ask is a transaction that has the write lock
-//! from its beginning. One variant is sound, the others are broken on purpose, in one place each.
+//! Permits without the library, in a few statements on the same table of a SQLite file. Each ask is a transaction that
+//! has the write lock from its beginning. One variant is sound, the others are broken on purpose, in one place each.
 
 use std::time::{Duration, Instant};
 

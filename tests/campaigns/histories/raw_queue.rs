@@ -1,6 +1,6 @@
-//! Leases with a queue, without the library: who waits has a row in `rowlock_waiter`, and a release passes the name on to the first one.
-//! One variant decides by what it reads in the transaction that has the write lock. The other one decides by what it has read before its
-//! pause. Nothing else is different.
+//! Leases with a queue, without the library: who waits has a row in `rowlock_waiter`, and a release passes the name on
+//! to the first one. One variant decides by what it reads in the transaction that has the write lock. The other one
+//! decides by what it has read before its pause. Nothing else is different.
 
 use std::time::Instant;
 
@@ -142,7 +142,8 @@ impl Raw {
         leave.execute(&self.pool).await.unwrap();
     }
 
-    /// Passes the name on, if that is due by an old reading, or by what the transaction reads: then no other client writes before its commit.
+    /// Passes the name on, if that is due by an old reading, or by what the transaction reads: then no other client
+    /// writes before its commit.
     async fn pass_on(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! Looks at the queues while the processes work. The holder in a waiter's row is the number of its acquire, so the history tells what became
-//! of it. A waiter that comes and goes between two looks is not counted.
+//! Looks at the queues while the processes work. The holder in a waiter's row is the number of its acquire, so the
+//! history tells what became of it. A waiter that comes and goes between two looks is not counted.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

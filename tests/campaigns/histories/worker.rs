@@ -109,8 +109,8 @@ impl Task {
         acquired(id, held.map(TryAcquire::Held))
     }
 
-    /// The future is dropped after a moment, perhaps before it has an outcome: while it asks or joins the queue, or at any time until its wait
-    /// is over.
+    /// The future is dropped after a moment, perhaps before it has an outcome: while it asks or joins the queue, or at
+    /// any time until its wait is over.
     async fn acquire_cut_off(&self, name: &str) -> Option<(Held, Grant)> {
         let id = self.numbers.asked(name, Ask::Acquire);
         let moment = up_to(if rand::rng().random_bool(0.5) {

@@ -63,8 +63,8 @@ pub(super) fn terms(acts: &[Act]) -> BTreeMap<i64, Term> {
     terms
 }
 
-/// One candidate acts in a term; no act of a term comes after the first act of a later term; the observer saw terms rise, each with the candidate that
-/// acted in it. Returns how many terms there were, or what is wrong.
+/// One candidate acts in a term; no act of a term comes after the first act of a later term; the observer saw terms
+/// rise, each with the candidate that acted in it. Returns how many terms there were, or what is wrong.
 pub(super) fn judge(acts: &[Act], seen: &[Seen]) -> Result<usize, String> {
     let terms = terms(acts);
     for (number, Term { candidates, .. }) in &terms {
@@ -123,7 +123,8 @@ pub(crate) fn the_judge_sees_violations() {
         let flaw = judge(acts, seen).unwrap_err();
         assert!(flaw.contains(why), "{flaw}");
     };
-    // A paused leader wakes up, and acts in the term of the next one: with a later act, or with the first one that it does.
+    // A paused leader wakes up, and acts in the term of the next one: with a later act, or with the first one that it
+    // does.
     let late = acts(&[
         (10, 1, 100),
         (20, 2, 300),

@@ -1,6 +1,7 @@
-//! Five candidates of one election. The leader is killed with SIGKILL, or paused with SIGSTOP for longer than its TTL, again and again. Each leader acts many times a
-//! second: it writes its term and the database's clock, in a transaction that pins its leadership. The [`judge`] looks at all acts afterwards.
-//! `ROWLOCK_FAULT_SECONDS` is how long.
+//! Five candidates of one election. The leader is killed with SIGKILL, or paused with SIGSTOP for longer than its TTL,
+//! again and again. Each leader acts many times a second: it writes its term and the database's clock, in a
+//! transaction that pins its leadership. The [`judge`] looks at all acts afterwards. `ROWLOCK_FAULT_SECONDS` is how
+//! long.
 //!
 //! - [`candidate`]: one candidate.
 //! - [`candidates`]: the processes, and the strikes.
@@ -51,7 +52,8 @@ struct Failover {
 }
 
 impl Failover {
-    /// The machine stood still for so long that the election could not go on in time. (Other work on its processors or its disk does that.)
+    /// The machine stood still for so long that the election could not go on in time. (Other work on its processors or
+    /// its disk does that.)
     fn is_disturbed(&self) -> bool {
         self.stall > SLACK / 2
     }
@@ -181,7 +183,8 @@ pub(crate) async fn run(engine: Engine) {
     db.remove().await;
 }
 
-/// Kills or pauses the leader, and waits for its successor. `None`: it did not lead any more when it was struck, or no other candidate was awake (the one that replaces a killed one does not count).
+/// Kills or pauses the leader, and waits for its successor. `None`: it did not lead any more when it was struck, or no
+/// other candidate was awake (the one that replaces a killed one does not count).
 async fn strike(
     db: &Db,
     (election, pulse): (&Election, &Pulse),
@@ -233,7 +236,8 @@ async fn has_file(db: &Db) -> bool {
     true
 }
 
-/// Leaders that look at their deadline before they act, and do not pin: a paused one acts in the next leader's term, and the judge sees it.
+/// Leaders that look at their deadline before they act, and do not pin: a paused one acts in the next leader's term,
+/// and the judge sees it.
 pub(crate) async fn without_a_pin(engine: Engine) {
     let db = prepare(engine).await;
     let mut candidates = Candidates::start(&db, Means::Checked);

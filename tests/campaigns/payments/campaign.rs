@@ -1,5 +1,5 @@
-//! Four processes of the shop, one of them killed with SIGKILL every 200 ms and started again. The clients pay each order
-//! under two keys, send each key 10 times at the same time, and go on until they have an answer.
+//! Four processes of the shop, one of them killed with SIGKILL every 200 ms and started again. The clients pay each
+//! order under two keys, send each key 10 times at the same time, and go on until they have an answer.
 //!
 //! `ROWLOCK_FAULT_KEYS` (default 20) is the number of orders.
 
@@ -37,8 +37,8 @@ pub(super) fn orders() -> usize {
 /// The provider declines amounts that end in 13.
 pub(super) const DECLINED: usize = 13;
 
-/// The amount under a key. Of ten orders, one is declined under both keys, one under the first key only, and one is paid with two
-/// amounts.
+/// The amount under a key. Of ten orders, one is declined under both keys, one under the first key only, and one is
+/// paid with two amounts.
 pub(super) fn cents(order: usize, key: usize) -> usize {
     let whole = 1_000 + order * 100;
     match (order % 10, key) {
@@ -86,7 +86,8 @@ impl Town {
     }
 }
 
-/// Kills one process of the shop after each interval, and starts it again. Stops another process for longer than its lease.
+/// Kills one process of the shop after each interval, and starts it again. Stops another process for longer than its
+/// lease.
 async fn strike(
     mut shops: Vec<Process>,
     shop: Role,

@@ -1,7 +1,7 @@
 //! What the clients got, compared with the books of the shop and of the provider.
 //!
-//! For each order there is one payment and one captured charge, whatever its keys asked for. All clients of one key got the
-//! same bytes.
+//! For each order there is one payment and one captured charge, whatever its keys asked for. All clients of one key
+//! got the same bytes.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,8 @@ use super::campaign::{DECLINED, KEYS, Told, cents, orders};
 use payments::database::Payment;
 use payments::gateway::Entry;
 
-/// Checks that each payable order has one captured charge and one payment of the same amount, and that there are no others.
+/// Checks that each payable order has one captured charge and one payment of the same amount, and that there are no
+/// others.
 pub(super) fn judge(told: &Told, charges: &[Entry], payments: &[Payment]) {
     assert_eq!(told.len(), orders() * KEYS);
     for (of, answers) in told {

@@ -1,6 +1,7 @@
 //! The shop of the example `payments` in several processes, and its clients.
 //!
-//! - [`campaign`]: four processes, one of them killed every 200 ms; [`judge`] compares what the clients got with the books.
+//! - [`campaign`]: four processes, one of them killed every 200 ms; [`judge`] compares what the clients got with the
+//!   books.
 //! - [`superseded`]: an attempt that learns after its charge that another process took it over.
 
 mod campaign;
@@ -105,7 +106,8 @@ impl Answer {
         })
     }
 
-    /// Whether the client is done. (A 409 with a payment: the order is paid. A 409 with a problem: the key is in flight.)
+    /// Whether the client is done. (A 409 with a payment: the order is paid. A 409 with a problem: the key is in
+    /// flight.)
     fn is_final(&self) -> bool {
         match self.status {
             201 | 402 => true,

@@ -64,8 +64,9 @@ impl Gate {
     }
 }
 
-/// A process is stopped in the middle of its charge. A second process takes the attempt over, and dies right after its claim. The
-/// first process wakes, and learns that its attempt is superseded. Then a client pays the same order under another key.
+/// A process is stopped in the middle of its charge. A second process takes the attempt over, and dies right after its
+/// claim. The first process wakes, and learns that its attempt is superseded. Then a client pays the same order under
+/// another key.
 pub(crate) async fn superseded(engine: Engine) {
     let db = Db::new(engine).await;
     let books = tempfile::tempdir().unwrap();

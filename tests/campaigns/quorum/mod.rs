@@ -1,4 +1,5 @@
-//! A lock over five databases of four engines: six processes that are killed and paused, and up to two databases at a time that are killed, paused, or lose all their data.
+//! A lock over five databases of four engines: six processes that are killed and paused, and up to two databases at a
+//! time that are killed, paused, or lose all their data.
 //!
 //! - [`databases`]: the databases, and what happens to them.
 //! - [`member`]: one process, which takes the lock and tells when its guard says that it is held.
@@ -119,7 +120,8 @@ impl Campaign {
     }
 }
 
-/// At most two databases are away at a time, and one that has lost its data is in quarantine: no two guards say that the lock is held, and it can be acquired.
+/// At most two databases are away at a time, and one that has lost its data is in quarantine: no two guards say that
+/// the lock is held, and it can be acquired.
 pub(crate) async fn run() {
     the_checker_sees_violations();
     let mut databases = Databases::start().await;
@@ -161,8 +163,8 @@ pub(crate) async fn run() {
     );
 }
 
-/// A holder has the lock in three databases, and is paused. One of the three forgets it, and the other two databases come back. With the quarantine nobody else is
-/// granted the lock while the holder trusts it.
+/// A holder has the lock in three databases, and is paused. One of the three forgets it, and the other two databases
+/// come back. With the quarantine nobody else is granted the lock while the holder trusts it.
 pub(crate) async fn forgotten() {
     let seen = forget(Wiped::InQuarantine, 2).await;
     assert_eq!(seen, None);

@@ -14,7 +14,8 @@ static LIBRARY: LazyLock<String> = LazyLock::new(|| {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 });
 
-/// Moves the wall clock of the process that `command` starts, by so many milliseconds. Its other clocks stay as they are.
+/// Moves the wall clock of the process that `command` starts, by so many milliseconds. Its other clocks stay as they
+/// are.
 pub(crate) fn moved(command: &mut Command, by: i64) {
     let sign = if by < 0 { '-' } else { '+' };
     let (seconds, rest) = (by.abs() / 1_000, by.abs() % 1_000);
@@ -25,7 +26,8 @@ pub(crate) fn moved(command: &mut Command, by: i64) {
         .env("NO_FAKE_STAT", "1");
 }
 
-/// Removes the shared memory that libfaketime has made for this process, and that would stay when the process is killed. It has no other use: no child is started.
+/// Removes the shared memory that libfaketime has made for this process, and that would stay when the process is
+/// killed. It has no other use: no child is started.
 pub(super) fn leave_nothing() {
     let id = std::process::id();
     for file in ["faketime_shm_", "sem.faketime_sem_"] {

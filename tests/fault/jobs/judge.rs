@@ -39,7 +39,8 @@ pub(super) struct Verdict {
     in_part: usize,
     /// A machine was killed in them. They did not run.
     not_at_all: usize,
-    /// They ran once in time, and again on a machine that called so late that the name was free again: it stood still. (Other work on its processors does that.)
+    /// They ran once in time, and again on a machine that called so late that the name was free again: it stood still.
+    /// (Other work on its processors does that.)
     late: usize,
 }
 
@@ -58,7 +59,8 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Every round of these jobs ran once to its end, of the runs that began less than `slack` after it. When a machine was killed in a round, it ran at most once.
+/// Every round of these jobs ran once to its end, of the runs that began less than `slack` after it. When a machine
+/// was killed in a round, it ran at most once.
 pub(super) fn judge(
     effects: &[Effect],
     cut: &BTreeSet<Cut>,

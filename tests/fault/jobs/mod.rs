@@ -1,10 +1,14 @@
-//! Scheduled jobs on 8 machines whose clocks differ by up to 10 s: libfaketime moves the wall clock of each process. Every machine starts the same jobs at the full round of its own clock.
-//! Now and then a machine is killed in the middle of a run. Each round runs once, or at most once when a machine was killed in it. `ROWLOCK_JOB_ROUNDS` is how many rounds.
+//! Scheduled jobs on 8 machines whose clocks differ by up to 10 s: libfaketime moves the wall clock of each process.
+//! Every machine starts the same jobs at the full round of its own clock. Now and then a machine is killed in the
+//! middle of a run. Each round runs once, or at most once when a machine was killed in it. `ROWLOCK_JOB_ROUNDS` is how
+//! many rounds.
 //!
-//! In the same run there are jobs whose `at_least_for` is shorter than the clocks differ. Their rounds run several times, and the [`judge`] must see it.
+//! In the same run there are jobs whose `at_least_for` is shorter than the clocks differ. Their rounds run several
+//! times, and the [`judge`] must see it.
 //!
-//! Not on SQLite: its clock is the clock of the process that asks. So the machines would not only call at different times, they would also have different opinions on when a lease ends.
-//! (Processes on one SQLite file run on one host, and have one clock.)
+//! Not on SQLite: its clock is the clock of the process that asks. So the machines would not only call at different
+//! times, they would also have different opinions on when a lease ends. (Processes on one SQLite file run on one host,
+//! and have one clock.)
 //!
 //! - [`clock`]: the wall clock, and how it is moved.
 //! - [`machine`]: one machine.
@@ -36,11 +40,13 @@ const DIFFER: Duration = Duration::from_secs(10);
 const SLACK: Duration = Duration::from_secs(2);
 /// More than the clocks differ.
 const AT_LEAST_FOR: Duration = Duration::from_secs(12);
-/// Longer than `AT_LEAST_FOR` and the difference: every call of a round finds the name free after the last round, also that of the clock that is most ahead.
+/// Longer than `AT_LEAST_FOR` and the difference: every call of a round finds the name free after the last round, also
+/// that of the clock that is most ahead.
 const EVERY: Duration = Duration::from_secs(24);
 /// Less than the clocks differ.
 const TOO_SHORT: Duration = Duration::from_secs(1);
-/// The jobs that must run once in each round. Their rounds begin one after the other, in the first seconds of [`EVERY`].
+/// The jobs that must run once in each round. Their rounds begin one after the other, in the first seconds of
+/// [`EVERY`].
 const JOBS: i64 = 20;
 /// The jobs that are [`TOO_SHORT`].
 const CARELESS: i64 = 2;

@@ -1,5 +1,5 @@
-//! A lock row by hand, through a pool of sqlx: one statement acquires, one releases. (On MySQL and MariaDB a name without a row
-//! costs a second statement.)
+//! A lock row by hand, through a pool of sqlx: one statement acquires, one releases. (On MySQL and MariaDB a name
+//! without a row costs a second statement.)
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! etcd: the mutex of its own Go client (`clientv3/concurrency`). Each holder or waiter has a key below the name; the oldest key
-//! holds the lock, and a waiter watches only the key before its own.
+//! etcd: the mutex of its own Go client (`clientv3/concurrency`). Each holder or waiter has a key below the name; the
+//! oldest key holds the lock, and a waiter watches only the key before its own.
 
 use async_trait::async_trait;
 use prost::Message;

@@ -1,4 +1,5 @@
-//! Redis: one server, so no Redlock. By hand (SET NX PX, and a script that compares and deletes), and with the crate rslock.
+//! Redis: one server, so no Redlock. By hand (SET NX PX, and a script that compares and deletes), and with the crate
+//! rslock.
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;

@@ -1,5 +1,5 @@
-//! ZooKeeper: the recipe of its manual. Each holder or waiter has an ephemeral, sequential node below the name; the first node holds
-//! the lock, and a waiter watches only the node before its own.
+//! ZooKeeper: the recipe of its manual. Each holder or waiter has an ephemeral, sequential node below the name; the
+//! first node holds the lock, and a waiter watches only the node before its own.
 //! <https://zookeeper.apache.org/doc/r3.8.0/recipes.html#sc_recipes_Locks>
 
 use async_trait::async_trait;

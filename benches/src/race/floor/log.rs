@@ -7,8 +7,8 @@ pub(super) struct Executed {
     pub(super) parameters: Vec<Option<String>>,
 }
 
-/// The executed statements in a log. Their further lines begin with a tab, and their parameters come next. (The log also has the
-/// parameters of each bind.)
+/// The executed statements in a log. Their further lines begin with a tab, and their parameters come next. (The log
+/// also has the parameters of each bind.)
 pub(super) fn executed(log: &str) -> Vec<Executed> {
     let mut found: Vec<Executed> = Vec::new();
     let (mut in_sql, mut has_parameters) = (false, false);

@@ -159,7 +159,8 @@ async fn a_request_that_loses_its_lease_is_dropped_and_not_acknowledged() {
     }
 }
 
-/// The first server does not know that it has lost the lease, as after a pause. The second one has the session meanwhile.
+/// The first server does not know that it has lost the lease, as after a pause. The second one has the session
+/// meanwhile.
 async fn lost_without_knowing(pins: bool) -> (StatusCode, Vec<String>) {
     let world = World::new(pins).await;
     let (one, other) = (world.server().await, world.server().await);

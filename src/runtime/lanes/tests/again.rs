@@ -159,7 +159,8 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
     let Some(Acquired::Held(guard)) = answer(&mut outcome) else {
         panic!("the name is free")
     };
-    // Five sixths of the TTL are trusted. Counted from before the statement, the deadline would come a fifth of that earlier.
+    // Five sixths of the TTL are trusted. Counted from before the statement, the deadline would come a fifth of that
+    // earlier.
     assert!(guard.grant().status().deadline > released + ttl * 2 / 3);
 }
 

@@ -145,9 +145,9 @@ impl Bench {
         SqliteConnection::connect(&url).await.unwrap()
     }
 
-    /// How many transactions were committed to the file. Each ends with a frame of the WAL that has the size of the file
-    /// (sqlite.org/fileformat.html, section 4.1). There are too few of them for a checkpoint. A transaction that changes no byte, such
-    /// as a renewal within the same millisecond, does not count.
+    /// How many transactions were committed to the file. Each ends with a frame of the WAL that has the size of the
+    /// file (sqlite.org/fileformat.html, section 4.1). There are too few of them for a checkpoint. A transaction that
+    /// changes no byte, such as a renewal within the same millisecond, does not count.
     fn commits(&self) -> usize {
         let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
         let wal = std::fs::read(self.dir.path().join("lane.db-wal")).unwrap();

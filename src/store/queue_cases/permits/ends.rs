@@ -112,7 +112,8 @@ pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
     client.check().await;
 }
 
-/// A permit of `pins`, which has a transaction that pins it, and one who waits for it. `None`: the permit was over before.
+/// A permit of `pins`, which has a transaction that pins it, and one who waits for it. `None`: the permit was over
+/// before.
 async fn pinned_and_wanted<P: Place>(
     pins: &mut Client<P>,
     client: &mut Client<P>,

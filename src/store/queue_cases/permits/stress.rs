@@ -24,7 +24,8 @@ pub(super) const PLACES: [(&str, Kind); 2] = [
 /// The session and the permit of a client that freezes: its window is over then too.
 const BRIEF: Duration = Duration::from_millis(40);
 
-/// How many rows of names have used more than they have, or not what their permits weigh. (Each permit has its name's capacity.)
+/// How many rows of names have used more than they have, or not what their permits weigh. (Each permit has its name's
+/// capacity.)
 const MISCOUNTED: &str = "
 SELECT count(*) FROM rowlock_lock k
 WHERE k.weight = 0

@@ -1,6 +1,7 @@
 //! The result of each operation: shared, sent again, left out, or refused for good.
 
 use super::*;
+use crate::model::RecordError;
 use crate::runtime::lanes::room::BESIDE_OUTCOME;
 
 #[tokio::test]
@@ -189,7 +190,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     assert!(sent.is_empty());
     let refused = answer.try_recv().unwrap().unwrap_err();
     assert!(
-        matches!(refused, Error::OutcomeTooLarge { .. }),
+        matches!(refused, Error::Record(RecordError::OutcomeTooLarge { .. })),
         "{refused}"
     );
 

@@ -1,0 +1,91 @@
+//! Releases by force.
+
+use std::sync::{Arc, OnceLock};
+
+use super::Rowlock;
+use crate::model::{Error, Kind, LockInfo, Name, Subject};
+use crate::runtime::head::Manner;
+use crate::store::Store;
+use crate::store::lease::force_release;
+use crate::store::permit::pass_any;
+use crate::store::queue::{PassAsk, PassWhy};
+use crate::store::row::LockRow;
+
+impl Rowlock {
+    /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore
+    /// it releases all permits, one after the other, and returns the one that was granted first. If it cannot free one
+    /// of them, it frees the others, and returns the error.
+    ///
+    /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
+    /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a
+    /// transaction in the server.
+    ///
+    /// A holder of this client notices at once. A holder of another client may go on working until its next renewal,
+    /// within a third of its TTL (in a session: until the look after a renewal of the session). To prevent an overlap,
+    /// stop the holder first, or have the resource check the fence. Later fences are greater. A damaged row is
+    /// repaired.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, or a database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop a statement that was sent: it frees the holder that it found, and no later
+    /// one. Further permits stay held.
+    pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let mut row = self.free(&name).await?;
+        let (kind, permits) = if row.is_none() {
+            self.permits(&name).await?
+        } else {
+            (Kind::Lock, Vec::new())
+        };
+        let mut failed = None;
+        for permit in &permits {
+            match self.free(permit).await {
+                Ok(freed) => row = row.or(freed.filter(LockRow::is_live)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let ask = PassAsk {
+            name: name.clone(),
+            why: PassWhy::Orphaned,
+        };
+        let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
+        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
+        // If this fails, a waiter finds the name free a little later, and passes it on.
+        if let Ok(Some(passed)) = self.core.ask(head, pass).await {
+            self.core.queue.all_passed(&passed.next);
+        }
+        self.core.waiters.freed(&name);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // A row that cannot be read was freed, too. A lease that had run out had no holder.
+        Ok(row.filter(LockRow::is_live).and_then(|row| row.info().ok()))
+    }
+
+    async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
+        let mut head = self.core.wish(Subject::Lock(name.clone()), "force release");
+        head.manner = Manner::Order;
+        let (name, core) = (name.clone(), self.core.clone());
+        let seen = Arc::new(OnceLock::new());
+        let free = async move |store: &mut dyn Store| {
+            let timeout = core.settings.operation_timeout;
+            let freed = force_release(store, &name, &seen, timeout).await;
+            // This client knows it at once, also when its caller has gone: its tasks would take a lease that lingers.
+            // The answer may be lost.
+            if let Some(grant_id) = freed.as_ref().ok().and_then(|row| row.as_ref()?.grant_id) {
+                core.guards.freed(grant_id);
+            }
+            drop(core.queue.keepers.recall(&name));
+            freed
+        };
+        self.core.run_slow(head, free).await
+    }
+}
