@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::connect::{is, is_in_galera};
+use super::connect::{is_in_galera, switch};
 use super::statement::read_alone;
 use crate::model::{Engine, FaultKind};
 use crate::store::fault::Fault;
@@ -62,7 +62,7 @@ impl SchemaStore for MySqlConnection {
         let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
         let mut server = parse(said.try_get(0)?);
         server.multi_writer = is_in_galera(self).await?
-            || is(self, "group_replication_single_primary_mode", "OFF").await?;
+            || switch(self, "group_replication_single_primary_mode").await? == Some(false);
         Ok(server)
     }
 
