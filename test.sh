@@ -120,12 +120,14 @@ if [ $# -gt 0 ]; then
 fi
 
 table=$dir/times
+yields= # in front of a command whose processes leave the processors to others
 # Always of the whole workspace: with the features of one package alone, cargo would build everything again.
 group() { # group NAME ARGUMENT…: runs a group of tests
   local name=$1 log=$dir/${1//[ ,]/}.log began took; shift
   began=$(now)
   echo; echo "== $name"
-  cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$log" || echo "$name" >>"$dir/red"
+  # shellcheck disable=SC2086 # words
+  $yields cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$log" || echo "$name" >>"$dir/red"
   took=$((($(now) - began) / 100000))
   awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$log" >>"$table"
 }
@@ -142,7 +144,7 @@ beside() { # beside FUNCTION: runs groups in the background, in a process group 
 join() { # prints what they said, and fails if they could not run
   local code=0
   wait "$waiting" || code=$?
-  waiting=
+  waiting= yields=
   cat "$dir/beside"
   return $code
 }
@@ -173,6 +175,10 @@ else
   done
   group dialect --test dialect
   group settings --test settings
+  join
+  # Faults have times in them. What runs beside them has none, and gives way.
+  beside fault
+  yields="nice -n 10"
   group http --test http --test actix --test metrics
   group cli --test cli --test servers
   group macros --test refused
@@ -180,9 +186,7 @@ else
   group benches --test race
   group doc --exclude rowlock-macros --doc # its pages are tests of rowlock
   join
-  beside fault
   group campaigns --test campaigns
-  join
 fi
 
 if [ $times = 1 ]; then

@@ -3,10 +3,9 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::TTL;
 use super::event::{Answer, Ask, Event, Grant};
 use super::lease::Lease;
-use super::{Primitive, judge};
+use super::{Primitive, TTL, judge};
 
 /// Operations on one name. Times are milliseconds.
 pub(super) struct Story<P = Lease>(Vec<Event>, PhantomData<P>);

@@ -90,6 +90,19 @@ pub(crate) struct Grant {
     pub(crate) by: u64,
 }
 
+impl Event {
+    /// Whether something was granted.
+    pub(crate) fn is_grant(&self) -> bool {
+        matches!(
+            self,
+            Self::Answered {
+                answer: Answer::Granted(_),
+                ..
+            }
+        )
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&serde_json::to_string(self).unwrap())

@@ -140,6 +140,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(900);
 const BROKEN: Duration = Duration::from_secs(2);
 /// The most histories of a broken variant, until the checker refuses one.
 const MAX_BROKEN: usize = 10;
+/// The fewest grants between two strikes.
+const BETWEEN_STRIKES: usize = 3;
 /// The fewest operations of a second at work.
 const LEAST: usize = 10_000usize.div_ceil(60);
 
@@ -294,12 +296,12 @@ struct Traffic<'a> {
     role: Box<dyn Fn(u64) -> Role>,
     has_strikes: bool,
     has_queues: bool,
-    /// How many operations have begun.
+    /// How many operations have begun, and how many were granted something.
     asked: usize,
+    granted: usize,
     events: Vec<Event>,
 }
 
-/// What is left of them.
 struct Past {
     events: Vec<Event>,
     /// What became of the acquires that were seen in a queue.
@@ -328,6 +330,7 @@ impl<'a> Traffic<'a> {
                     | Means::Raw(Variant::Sound | Variant::Blind | Variant::Forgetful)
             ),
             asked: 0,
+            granted: 0,
             events: Vec::new(),
         }
     }
@@ -345,14 +348,17 @@ impl<'a> Traffic<'a> {
     /// Processes that use the library are killed or paused every now and then.
     async fn work(&mut self, time: Duration, seen: &RefCell<BTreeSet<u64>>) {
         let started = Instant::now();
-        let mut strike = self.has_strikes.then_some(started);
+        let (mut strike, mut struck_at) = (self.has_strikes.then_some(started), 0);
         // A slow machine takes longer over a history that proves something.
         while started.elapsed() < time
             || !self.is_enough(time, seen) && started.elapsed() < patience()
         {
             self.take_in();
             self.crew.wake();
-            if let Some(due) = strike.filter(|due| *due <= Instant::now()) {
+            // Processes that are killed before they have begun prove nothing.
+            let has_begun = self.granted >= struck_at + BETWEEN_STRIKES;
+            if let Some(due) = strike.filter(|due| has_begun && *due <= Instant::now()) {
+                struck_at = self.granted;
                 strike = Some(due + Duration::from_millis(rand::rng().random_range(100..300)));
                 if let Some(slot) = self.crew.strike(MAX_PAUSE) {
                     self.crew.replace(slot, &(self.role)(self.started));
@@ -375,6 +381,7 @@ impl<'a> Traffic<'a> {
     fn take_in(&mut self) {
         while let Some((_, event)) = self.crew.next_event() {
             self.asked += usize::from(matches!(event, Event::Asked { .. }));
+            self.granted += usize::from(event.is_grant());
             self.events.push(event);
         }
     }
