@@ -100,6 +100,7 @@ mod runtime;
 mod store;
 mod transaction;
 
+pub use crate::store::driver::migration_sql::migration_sql;
 pub use client::{Builder, Cleaned, Rowlock};
 pub use idempotency::{
     Begun, FormTokens, Idempotency, IdempotencyGuard, InFlight, Reconciled, RecordInfo,
@@ -117,5 +118,4 @@ pub use model::{
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};
-pub use store::migration_sql::migration_sql;
 pub use transaction::{Pool, PoolTx, Retry, RetryTx, Retryable, Transaction, is_retryable};

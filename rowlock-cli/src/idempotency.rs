@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::out::say;
+use crate::record_words::record;
 use crate::records::{print_list, print_one, url_argument, whole};
 use crate::reset::Reset;
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
@@ -86,34 +87,6 @@ impl Of {
     fn record(&self) -> Result<RecordKey, Failure> {
         record(&self.scope, &self.key, self.hex)
     }
-}
-
-/// The record that two words name.
-pub(crate) fn record(scope: &str, key: &str, is_hex: bool) -> Result<RecordKey, Failure> {
-    let (scope, key) = (bytes(scope, is_hex)?, bytes(key, is_hex)?);
-    Ok(RecordKey::new(scope, key).map_err(Error::from)?)
-}
-
-pub(crate) fn bytes(word: &str, is_hex: bool) -> Result<Vec<u8>, Failure> {
-    if is_hex {
-        parse_hex(word)
-    } else {
-        Ok(word.into())
-    }
-}
-
-fn parse_hex(text: &str) -> Result<Vec<u8>, Failure> {
-    let digit = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair)
-            .ok()
-            .filter(|pair| pair.len() == 2)?;
-        u8::from_str_radix(pair, 16).ok()
-    };
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(digit).collect();
-    bytes.ok_or_else(|| {
-        let message = format!("`{text}` is not hexadecimal: write two digits for each byte");
-        Failure::Other(message, USAGE)
-    })
 }
 
 impl Command {

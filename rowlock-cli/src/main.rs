@@ -7,6 +7,7 @@ mod idempotency;
 mod leash;
 mod out;
 mod quarantine;
+mod record_words;
 mod records;
 mod release;
 mod reset;

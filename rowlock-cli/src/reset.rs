@@ -5,8 +5,8 @@ use clap::Args;
 use rowlock::{Error, Idempotency, RecordError, RecordState};
 
 use crate::Failure;
-use crate::idempotency::{bytes, record};
 use crate::out::{say, tell};
+use crate::record_words::{bytes, record};
 
 #[derive(Debug, Args)]
 pub(crate) struct Reset {

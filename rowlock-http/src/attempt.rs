@@ -18,15 +18,14 @@ use crate::body::{Answer, BoxError, ResponseBody};
 use crate::collect::{Collected, again, collect, discard};
 use crate::ending::HANDLER;
 use crate::finality::Finality;
-use crate::fingerprint;
 use crate::handle::Idempotent;
 use crate::plain::{pass, refuse};
 use crate::problem::Problem;
 use crate::received::Received;
 use crate::scope::with_prefix;
 use crate::settings::{Room, Senders, ServerError, Settings};
-use crate::stored;
 use crate::under_way::{Doing, Task};
+use crate::{fingerprint, stored};
 
 /// The tasks of a request, as [`rowlock::Rowlock::shutdown`] names them.
 const REQUEST: &str = "an HTTP request";

@@ -2,27 +2,15 @@
 
 use http::StatusCode;
 use http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_DISPOSITION, CONTENT_ENCODING,
-    CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_LOCATION, CONTENT_RANGE, CONTENT_TYPE, ETAG,
-    HeaderName, LAST_MODIFIED, LINK, LOCATION, RETRY_AFTER, SET_COOKIE, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, HeaderName, RETRY_AFTER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    WWW_AUTHENTICATE,
 };
 
 use crate::settings::Settings;
 
 /// Without these headers a client cannot read the body.
 const ALWAYS_KEPT: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
-
-pub(crate) const KEPT: [HeaderName; 8] = [
-    CACHE_CONTROL,
-    CONTENT_DISPOSITION,
-    CONTENT_LANGUAGE,
-    CONTENT_LOCATION,
-    ETAG,
-    LAST_MODIFIED,
-    LINK,
-    LOCATION,
-];
 
 /// Secrets of one session, headers of the connection (RFC 9110, section 7.6.1), and the length, which each replay sets
 /// anew.

@@ -311,6 +311,7 @@ mod service;
 mod settings;
 mod stored;
 mod under_way;
+mod verdict;
 
 pub use body::ResponseBody;
 pub use extract::NoAttempt;

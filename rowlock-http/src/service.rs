@@ -15,12 +15,10 @@ use tower_service::Service;
 
 use crate::attempt::Asked;
 use crate::body::{Answer, BoxError, ResponseBody};
-use crate::fingerprint;
-use crate::panics;
 use crate::plain::{pass, refuse};
 use crate::problem::Problem;
-use crate::scope;
 use crate::settings::Settings;
+use crate::{fingerprint, panics, scope};
 
 /// The type of messages in gRPC, and the beginning of its other types (gRPC over HTTP2, "Requests").
 const GRPC: &str = "application/grpc";

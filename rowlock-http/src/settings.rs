@@ -6,6 +6,10 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LANGUAGE, CONTENT_LOCATION, ETAG, LAST_MODIFIED,
+    LINK, LOCATION,
+};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Response, Uri};
 use rowlock::{Error, Fingerprint, Idempotency};
@@ -13,17 +17,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use crate::body::ResponseBody;
-use crate::finality;
 use crate::fingerprint::json::Choice;
-use crate::keeps::KEPT;
-use crate::key;
 use crate::pace::Pace;
-use crate::prefer;
 use crate::problem::Problem;
 use crate::received::{Hook, Received};
-use crate::scope;
 use crate::seal::{Redact, Seal};
 use crate::under_way::UnderWay;
+use crate::{finality, key, prefer, scope};
 
 /// The part of an outcome that is reserved for the head of the response.
 const HEAD_ROOM: usize = 16 << 10;
@@ -33,6 +33,18 @@ const DEFAULT_MAX_BODY: usize = 1 << 20;
 const DEFAULT_BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// The longest key of a record, in bytes.
 const MAX_KEY: usize = 255;
+
+/// The headers of a response that are kept by default.
+const KEPT: [HeaderName; 8] = [
+    CACHE_CONTROL,
+    CONTENT_DISPOSITION,
+    CONTENT_LANGUAGE,
+    CONTENT_LOCATION,
+    ETAG,
+    LAST_MODIFIED,
+    LINK,
+    LOCATION,
+];
 
 /// What a failure of the handler means for the key; see
 /// [`IdempotencyLayer::server_error`](crate::IdempotencyLayer::server_error).

@@ -4,6 +4,7 @@ use sqlx::mysql::MySqlPoolOptions;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool, Row};
 
 use crate::kind::{Kind, New};
+use crate::mysql_idle::sessions;
 use crate::{App, Db, mysql_idle, with_database};
 
 pub(crate) const KIND: Kind = Kind {
@@ -102,20 +103,6 @@ async fn administer(server: &str, sql: String) {
     let mut admin = MySqlConnection::connect(server).await.unwrap();
     let sql = sqlx::raw_sql(AssertSqlSafe(sql));
     sql.execute(&mut admin).await.unwrap();
-}
-
-/// The sessions that use `database`.
-///
-/// This does not read the table PROCESSLIST: MySQL cannot read it while a session's statement is not UTF-8.
-pub(crate) async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
-    sqlx::raw_sql("SHOW PROCESSLIST")
-        .fetch_all(conn)
-        .await
-        .unwrap()
-        .iter()
-        .filter(|row| row.get::<Option<&str>, _>("db") == Some(database))
-        .map(|row| row.get_unchecked("Id"))
-        .collect()
 }
 
 /// The open transactions of the database's users, each as the server describes it.

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use rowlock::Engine;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 
-use crate::mysql::sessions;
 use crate::with_database;
 
 /// For each server, the names of the databases.
@@ -93,6 +92,20 @@ pub(crate) async fn give_back(server: &str, name: &str) {
     let mut idle = IDLE.lock().unwrap();
     let idle = idle.entry(server.to_owned()).or_default();
     idle.push_back(name.to_owned());
+}
+
+/// The sessions that use `database`.
+///
+/// This does not read the table PROCESSLIST: MySQL cannot read it while a session's statement is not UTF-8.
+pub(crate) async fn sessions(conn: &mut MySqlConnection, database: &str) -> Vec<i64> {
+    sqlx::raw_sql("SHOW PROCESSLIST")
+        .fetch_all(conn)
+        .await
+        .unwrap()
+        .iter()
+        .filter(|row| row.get::<Option<&str>, _>("db") == Some(database))
+        .map(|row| row.get_unchecked("Id"))
+        .collect()
 }
 
 /// Whether all clients of the test have closed their connections. A client that is still there could write for the

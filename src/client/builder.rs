@@ -7,11 +7,12 @@ use super::Rowlock;
 use super::holder::this_process;
 use crate::model::bounds::{check_holder, check_quarantine, check_ttl, within};
 use crate::model::{ClockError, ConnectError, Error};
-use crate::runtime::password::AskPassword;
-use crate::runtime::schema::Preparing;
-use crate::runtime::{Core, Settings};
-use crate::store::Connector;
-use crate::store::engines::{self, Connect};
+use crate::runtime::Core;
+use crate::runtime::base::password::AskPassword;
+use crate::runtime::base::settings::{Preparing, Settings};
+use crate::store::driver::connect::Connector;
+use crate::store::driver::engines;
+use crate::store::driver::engines::Connect;
 use crate::transaction::{Pool, connector};
 
 /// Settings of a client; made by [`Rowlock::builder`].

@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use super::Rowlock;
 use crate::model::{Error, Kind, LockInfo, Name, Subject};
-use crate::runtime::head::Manner;
-use crate::store::Store;
-use crate::store::lease::force_release;
-use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, PassWhy};
-use crate::store::row::LockRow;
+use crate::runtime::batch::head::Manner;
+use crate::store::verbs::Store;
+use crate::store::verbs::lease::force_release;
+use crate::store::verbs::permit::pass_any;
+use crate::store::verbs::queue::{PassAsk, PassWhy};
+use crate::store::verbs::row::LockRow;
 
 impl Rowlock {
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore
@@ -56,10 +56,10 @@ impl Rowlock {
             name: name.clone(),
             why: PassWhy::Orphaned,
         };
-        let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
+        let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
         let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
-        if let Ok(Some(passed)) = self.core.ask(head, pass).await {
+        if let Ok(Some(passed)) = self.core.lanes.ask(head, pass).await {
             self.core.queue.all_passed(&passed.next);
         }
         self.core.waiters.freed(&name);
@@ -71,7 +71,10 @@ impl Rowlock {
     }
 
     async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
-        let mut head = self.core.wish(Subject::Lock(name.clone()), "force release");
+        let mut head = self
+            .core
+            .lanes
+            .wish(Subject::Lock(name.clone()), "force release");
         head.manner = Manner::Order;
         let (name, core) = (name.clone(), self.core.clone());
         let seen = Arc::new(OnceLock::new());
@@ -81,11 +84,11 @@ impl Rowlock {
             // This client knows it at once, also when its caller has gone: its tasks would take a lease that lingers.
             // The answer may be lost.
             if let Some(grant_id) = freed.as_ref().ok().and_then(|row| row.as_ref()?.grant_id) {
-                core.guards.freed(grant_id);
+                core.holdings.guards.freed(grant_id);
             }
             drop(core.queue.keepers.recall(&name));
             freed
         };
-        self.core.run_slow(head, free).await
+        self.core.lanes.run_slow(head, free).await
     }
 }

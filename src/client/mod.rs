@@ -19,10 +19,8 @@ use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, MultiLock, Owner, RwLock, Semaphore, Version};
 use crate::model::{Engine, Error, Name, Unfinished};
 use crate::runtime::Core;
-use crate::runtime::clean::BATCH;
-use crate::transaction::Pool;
-use crate::transaction::Retry;
-use crate::transaction::Transaction;
+use crate::runtime::upkeep::clean::BATCH;
+use crate::transaction::{Pool, Retry, Transaction};
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
 ///
@@ -190,7 +188,7 @@ impl Rowlock {
     ///
     /// Dropping the future does not stop it.
     pub async fn end_session(&self) -> Result<u64, Error> {
-        self.core.end_session().await
+        self.core.holdings.end_session().await
     }
 
     /// Waits until all releases and drops so far have reached the database, and until the client's own tasks have
@@ -253,7 +251,7 @@ impl Rowlock {
     /// If a caller drops the future, a task finishes its transaction. [`flush`](Self::flush) and
     /// [`shutdown`](Self::shutdown) wait for that task.
     pub fn retry(&self) -> Retry {
-        Retry::new().owned_by(&self.core.tasks)
+        Retry::new().owned_by(&self.core.lanes.tasks)
     }
 
     /// Runs `work` to its end, as a task of the caller's runtime. [`flush`](Self::flush) and
@@ -270,32 +268,32 @@ impl Rowlock {
         name: &'static str,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.core.tasks.spawn(name, work)
+        self.core.lanes.tasks.spawn(name, work)
     }
 
     /// The engine of the database.
     #[must_use]
     pub fn engine(&self) -> Engine {
-        self.core.engine
+        self.core.server.engine
     }
 
     /// The engine and version that the server reports.
     #[must_use]
     pub fn server_version(&self) -> &str {
-        &self.core.version
+        &self.core.server.version
     }
 
     /// The database, without its password.
     #[must_use]
     pub fn target(&self) -> &str {
-        &self.core.target
+        &self.core.server.target
     }
 
     /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied
     /// or restored database has the id of the original.)
     #[must_use]
     pub fn database_id(&self) -> Uuid {
-        self.core.database
+        self.core.server.database
     }
 
     /// The migrations that this client applied when it connected.

@@ -3,15 +3,15 @@
 use super::Rowlock;
 use crate::lock::TryAcquire;
 use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
-use crate::runtime::backoff;
-use crate::runtime::slow::SlowKind;
-use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::walk::Walk;
-use crate::store::Store;
-use crate::store::lock_row::{Forgot, RowAsk};
-use crate::store::queue::WaiterRow;
-use crate::store::row::LockRow;
-use crate::store::session::SessionRow;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::batch::slow::SlowKind;
+use crate::runtime::requests::walk::Walk;
+use crate::store::verbs::Store;
+use crate::store::verbs::lock_row::{Forgot, RowAsk};
+use crate::store::verbs::queue::WaiterRow;
+use crate::store::verbs::row::LockRow;
+use crate::store::verbs::session::SessionRow;
 
 impl Rowlock {
     /// The live lease of `name`, if it has one. `None` means that no lease is live. A read/write lock or a semaphore
@@ -28,9 +28,9 @@ impl Rowlock {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        let head = self.core.look(Subject::Lock(name.clone()), "inspect");
+        let head = self.core.lanes.look(Subject::Lock(name.clone()), "inspect");
         let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
-        let row = self.core.ask_aside(head, inspect).await?;
+        let row = self.core.lanes.ask_aside(head, inspect).await?;
         row.map(LockRow::info).transpose()
     }
 
@@ -75,7 +75,10 @@ impl Rowlock {
     /// A database out of reach, or a damaged row.
     pub async fn list(&self) -> Result<Vec<LockInfo>, Error> {
         let list = async |store: &mut dyn Store| store.lock_list().await;
-        let rows = self.core.run_slow(self.core.look(None, "list"), list);
+        let rows = self
+            .core
+            .lanes
+            .run_slow(self.core.lanes.look(None, "list"), list);
         rows.await?.into_iter().map(LockRow::info).collect()
     }
 
@@ -89,7 +92,8 @@ impl Rowlock {
         let list = async |store: &mut dyn Store| store.queue_list().await;
         let rows = self
             .core
-            .run_slow(self.core.look(None, "list waiters"), list);
+            .lanes
+            .run_slow(self.core.lanes.look(None, "list waiters"), list);
         rows.await?.into_iter().map(WaiterRow::info).collect()
     }
 
@@ -102,7 +106,8 @@ impl Rowlock {
         let list = async |store: &mut dyn Store| store.session_list().await;
         let list = self
             .core
-            .run_slow(self.core.look(None, "list sessions"), list);
+            .lanes
+            .run_slow(self.core.lanes.look(None, "list sessions"), list);
         list.await?.into_iter().map(SessionRow::info).collect()
     }
 
@@ -151,12 +156,12 @@ impl Rowlock {
         let give_up = Moment::now() + self.core.settings.operation_timeout;
         let mut backoff = backoff::poll();
         loop {
-            let head = self.core.wish(Subject::Lock(name.clone()), doing);
+            let head = self.core.lanes.wish(Subject::Lock(name.clone()), doing);
             let of = name.clone();
             let forget = async move |store: &mut dyn Store| store.lock_forget(&of).await;
-            let forgot = self.core.ask(head, forget).await?;
+            let forgot = self.core.lanes.ask(head, forget).await?;
             if forgot != Forgot::InUse {
-                self.core.drop_known(&name);
+                self.core.rows.drop_known(&name);
                 return Ok(forgot == Forgot::Removed);
             }
             if let Some(busy) = self.in_the_way(&name).await? {
@@ -200,10 +205,10 @@ impl Rowlock {
     }
 
     async fn kind(&self, name: &Name) -> Result<Kind, Error> {
-        let head = self.core.look(Subject::Lock(name.clone()), "look up");
+        let head = self.core.lanes.look(Subject::Lock(name.clone()), "look up");
         let of = name.clone();
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
-        let row = self.core.ask_aside(head, look).await?;
+        let row = self.core.lanes.ask_aside(head, look).await?;
         Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
     }
 
@@ -220,10 +225,10 @@ impl Rowlock {
 
     /// The live grants of a name.
     async fn held(&self, name: &Name, doing: &'static str) -> Result<Vec<LockRow>, Error> {
-        let head = self.core.look(Subject::Lock(name.clone()), doing);
+        let head = self.core.lanes.look(Subject::Lock(name.clone()), doing);
         let name = name.clone();
         let list = async move |store: &mut dyn Store| store.lock_holders(&name).await;
-        self.core.run_slow(head, list).await
+        self.core.lanes.run_slow(head, list).await
     }
 
     /// Removes one batch of expired rows: outcomes past their retention, forgotten records and expired form tokens, at
@@ -282,7 +287,8 @@ impl Rowlock {
         let clean = async move |store: &mut dyn Store| store.clean(batch).await;
         let rows = self
             .core
-            .clean(self.core.wish(None, "clean"), clean)
+            .lanes
+            .clean(self.core.lanes.wish(None, "clean"), clean)
             .await?;
         Ok(Cleaned {
             outcomes: rows.outcomes,
@@ -297,7 +303,7 @@ impl Rowlock {
         check_batch(batch)?;
         let timeout = self.core.settings.operation_timeout;
         let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core.slow(SlowKind::Cleaning, walk).await
+        self.core.lanes.slow(SlowKind::Cleaning, walk).await
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Rowlock;
 use crate::model::Error;
 use crate::model::bounds::check_quarantine;
-use crate::store::Store;
-use crate::store::quarantine::{Limit, Quarantine};
+use crate::store::verbs::Store;
+use crate::store::verbs::quarantine::{Limit, Quarantine};
 
 impl Rowlock {
     /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already
@@ -67,11 +67,11 @@ impl Rowlock {
     /// ```
     pub async fn quarantine(&self, time: Duration) -> Result<Duration, Error> {
         check_quarantine(time)?;
-        let head = self.core.wish(None, "begin the quarantine");
+        let head = self.core.lanes.wish(None, "begin the quarantine");
         let mut limit = Limit::new();
         let begin =
             async move |store: &mut dyn Store| store.quarantine_begin(time, limit.next()).await;
-        self.core.run_slow(head, begin).await
+        self.core.lanes.run_slow(head, begin).await
     }
 
     /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. One
@@ -88,12 +88,12 @@ impl Rowlock {
         let Some(quarantine) = self.seen("look for a quarantine to end").await? else {
             return Ok(false);
         };
-        let head = self.core.wish(None, "end the quarantine");
+        let head = self.core.lanes.wish(None, "end the quarantine");
         let mut limit = Limit::new();
         let end = async move |store: &mut dyn Store| {
             store.quarantine_end(quarantine.id, limit.next()).await
         };
-        self.core.run_slow(head, end).await?;
+        self.core.lanes.run_slow(head, end).await?;
         Ok(true)
     }
 
@@ -108,8 +108,8 @@ impl Rowlock {
     }
 
     async fn seen(&self, doing: &'static str) -> Result<Option<Quarantine>, Error> {
-        let head = self.core.look(None, doing);
+        let head = self.core.lanes.look(None, doing);
         let see = async |store: &mut dyn Store| store.quarantine_seen().await;
-        self.core.run_slow(head, see).await
+        self.core.lanes.run_slow(head, see).await
     }
 }

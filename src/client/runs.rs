@@ -2,8 +2,8 @@
 
 use super::Rowlock;
 use crate::model::{Error, Name, RunInfo};
-use crate::store::Store;
-use crate::store::run::RunRow;
+use crate::store::verbs::Store;
+use crate::store::verbs::run::RunRow;
 
 impl Rowlock {
     /// The last run of each lock, sorted by name. A lock has a run if its holder [records](crate::Held::begin_run)
@@ -14,7 +14,10 @@ impl Rowlock {
     /// A database out of reach, or a damaged row.
     pub async fn runs(&self) -> Result<Vec<RunInfo>, Error> {
         let list = async |store: &mut dyn Store| store.run_list(None).await;
-        let rows = self.core.run_slow(self.core.look(None, "list runs"), list);
+        let rows = self
+            .core
+            .lanes
+            .run_slow(self.core.lanes.look(None, "list runs"), list);
         rows.await?.into_iter().map(RunRow::info).collect()
     }
 
@@ -32,7 +35,8 @@ impl Rowlock {
         let list = async move |store: &mut dyn Store| store.run_list(Some(&name)).await;
         let rows = self
             .core
-            .run_slow(self.core.look(None, "look up the last run"), list);
+            .lanes
+            .run_slow(self.core.lanes.look(None, "look up the last run"), list);
         rows.await?.pop().map(RunRow::info).transpose()
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::begun::{Begun, InFlight};
+use super::events;
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
-use super::told;
 use super::waiting::Waited;
 use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
-use crate::runtime::verbs::claim::{Claim, Claiming};
+use crate::runtime::requests::claim::{Claim, Claiming};
 
 impl Idempotency {
     /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt
@@ -122,7 +122,10 @@ impl Idempotency {
     }
 
     async fn quarantine(&self, key: &RecordKey) -> Result<Option<Duration>, Error> {
-        self.core.quarantine(Subject::Record(key.clone())).await
+        self.core
+            .rows
+            .quarantine(Subject::Record(key.clone()))
+            .await
     }
 
     async fn attempt(
@@ -146,7 +149,7 @@ impl Idempotency {
     ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
         let begun = self.try_attempt(&key, fingerprint, room).await.transpose();
         if let Some(begun) = &begun {
-            told::tell(&key, begun.as_ref(), |(guard, _)| Some(guard.attempt()));
+            events::tell(&key, begun.as_ref(), |(guard, _)| Some(guard.attempt()));
         }
         begun.transpose()
     }
@@ -193,13 +196,14 @@ impl Idempotency {
             };
             looks += 1;
             let ask = self.ask(key, fingerprint, before);
-            let claim = |reply| Claim::task(&self.core, ask, reply);
-            match self.core.answer(claim).await? {
+            let claim = |reply| Claim::task(&self.core.holdings, ask, reply);
+            match self.core.lanes.answer(claim).await? {
                 Claiming::Mine(guard) => {
                     guard.receive();
                     turn.note_claim();
                     let request = (*fingerprint, before.is_some());
-                    let guard = IdempotencyGuard::new(guard, self.bounds(), request, turn);
+                    let guard =
+                        IdempotencyGuard::new((guard, &self.core), self.bounds(), request, turn);
                     return Ok(Some(Begun::New((guard, room))));
                 }
                 // Another caller was faster: look at the record again.

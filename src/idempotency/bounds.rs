@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::model::{Error, Outcome, RecordError};
-use crate::store::record::RecordEnd;
+use crate::store::verbs::record::RecordEnd;
 
 /// The largest outcome, and the times for which it is kept and its key remembered.
 #[derive(Debug, Clone, Copy)]

@@ -29,12 +29,12 @@ use super::waiting::{Waited, Waiting};
 use crate::model::bounds::within;
 use crate::model::{Error, Fingerprint, FormToken, Outcome, RecordKey, Subject, check_scope};
 use crate::runtime::Core;
-use crate::runtime::token::NewToken;
-use crate::runtime::turns::KeyTurn;
-use crate::store::Store;
-use crate::store::engines::{Driver, Supported};
-use crate::store::form_token::{FormTokenStore, TokenAsk};
-use crate::store::record::{ClaimAsk, Claimed};
+use crate::runtime::requests::form_token::NewToken;
+use crate::runtime::wait::single_flight::KeyTurn;
+use crate::store::driver::engines::{Driver, Supported};
+use crate::store::verbs::Store;
+use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
+use crate::store::verbs::record::{ClaimAsk, Claimed};
 use crate::transaction::{Context, Open, Pool, RetryTx, Retryable, Run, Transaction, Uncommitted};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
@@ -129,8 +129,8 @@ impl FormTokens {
             let (token, ask) = new.make();
             store.token_issue(&ask).await.map(|()| token)
         };
-        let head = self.core.wish(None, "issue a form token");
-        self.core.ask(head, issue).await
+        let head = self.core.lanes.wish(None, "issue a form token");
+        self.core.lanes.ask(head, issue).await
     }
 
     /// Issues a token that exists when the transaction commits: for the page that answers the submission.
@@ -239,7 +239,7 @@ impl FormTokens {
             }
             // Without a turn, the wait ended because another click ended. Its outcome may be there.
             if turn.is_some() {
-                self.outcomes.core.check_open()?;
+                self.outcomes.core.lanes.check_open()?;
                 match self.once(pool, &attempts.run, ask, form, &mut work).await {
                     Ok(Ran::Done(outcome)) => {
                         turn.inspect(|turn| turn.kept(&outcome));
@@ -301,27 +301,24 @@ impl FormTokens {
         let open = Open::begin(pool, run).await;
         let open = open.map_err(Uncommitted::into_error::<E>)?;
         // It may have waited for long.
-        if let Err(ended) = self.outcomes.core.check_open() {
+        if let Err(ended) = self.outcomes.core.lanes.check_open() {
             open.undo().await;
             return Err(ended.into());
         }
         let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
         // A task finishes the statements, as in `run_in_tx`: no statement is cut off.
-        let claimed = self
-            .outcomes
-            .core
-            .tasks
-            .finish("the claim of a key", async move {
-                let mut open = open;
-                let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
-                    Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
-                    Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
-                    Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
-                    Err(error) => Err(error),
-                };
-                open.roll_back().await;
-                refused
-            });
+        let tasks = &self.outcomes.core.lanes.tasks;
+        let claimed = tasks.finish("the claim of a key", async move {
+            let mut open = open;
+            let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
+                Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
+                Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
+                Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
+                Err(error) => Err(error),
+            };
+            open.roll_back().await;
+            refused
+        });
         let claimed: Result<_, Error> = claimed.await;
         match claimed? {
             Ok(open) => {

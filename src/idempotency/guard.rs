@@ -1,20 +1,19 @@
 //! A running attempt.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::bounds::Bounds;
+use super::events;
 use super::steps::Steps;
-use super::told;
-use crate::model::Outcome;
-use crate::model::{Error, Loss};
-use crate::model::{Fingerprint, RecordKey, check_step};
-use crate::runtime::record_guard::RecordGuard;
-use crate::runtime::turns::KeyTurn;
-use crate::store::record::{Finished, RecordEnd};
-use crate::transaction::Context;
-use crate::transaction::Transaction;
+use crate::model::{Error, Fingerprint, Loss, Outcome, RecordKey, check_step};
+use crate::runtime::Core;
+use crate::runtime::held::attempt_guard::RecordGuard;
+use crate::runtime::wait::single_flight::KeyTurn;
+use crate::store::verbs::record::{Finished, RecordEnd};
+use crate::transaction::{Context, Transaction};
 
 /// The right to run one attempt for a key: made by [`Idempotency::begin`](crate::Idempotency::begin).
 ///
@@ -64,6 +63,7 @@ use crate::transaction::Transaction;
 #[must_use = "dropping it frees the key"]
 pub struct IdempotencyGuard {
     pub(super) inner: RecordGuard,
+    pub(super) core: Arc<Core>,
     pub(super) bounds: Bounds,
     fingerprint: Fingerprint,
     is_retry: bool,
@@ -86,13 +86,14 @@ impl fmt::Debug for IdempotencyGuard {
 
 impl IdempotencyGuard {
     pub(super) fn new(
-        inner: RecordGuard,
+        (inner, core): (RecordGuard, &Arc<Core>),
         bounds: Bounds,
         (fingerprint, is_retry): (Fingerprint, bool),
         turn: KeyTurn,
     ) -> Self {
         Self {
             inner,
+            core: Arc::clone(core),
             bounds,
             fingerprint,
             is_retry,
@@ -189,7 +190,7 @@ impl IdempotencyGuard {
         let end = self.bounds.done(outcome)?;
         self.check_running("complete")?;
         self.check_steps()?;
-        let core = &self.inner.core;
+        let core = &self.core;
         let context = Context::new(core, self.record().subject(), "complete", T::DRIVER)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
@@ -301,6 +302,13 @@ impl IdempotencyGuard {
         self.inner.is_kept_claimed()
     }
 
+    /// Says that the work is done and that its outcome could not be kept: the log gets an error, and the metrics count
+    /// the outcome as lost. For a layer that has tried for long enough to [complete](Self::complete) an attempt whose
+    /// key it [keeps claimed](Self::keep_claimed). When the lease is over, a retry runs the work again.
+    pub fn outcome_is_lost(&self) {
+        events::lost(self.record(), self.attempt());
+    }
+
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {
@@ -326,7 +334,7 @@ impl IdempotencyGuard {
     }
 
     pub(super) fn superseded(&self, doing: &'static str) -> Error {
-        told::superseded(self.record(), self.attempt(), doing);
+        events::superseded(self.record(), self.attempt(), doing);
         self.ended(doing, SUPERSEDED)
     }
 
@@ -347,53 +355,5 @@ impl IdempotencyGuard {
 const SUPERSEDED: &str = "another attempt has taken over, or this one has ended";
 
 #[cfg(all(test, feature = "sqlite"))]
-mod tests {
-    use crate::idempotency::{Begun, Idempotency, RecordInfo};
-    use crate::model::Fingerprint;
-
-    async fn client(dir: &tempfile::TempDir) -> crate::client::Rowlock {
-        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
-        crate::client::Rowlock::connect(&url).await.unwrap()
-    }
-
-    async fn new(idempotency: &Idempotency) -> super::IdempotencyGuard {
-        let request = Fingerprint::of("request");
-        match idempotency.begin("scope", "k", request).await {
-            Ok(Begun::New(guard)) => guard,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    async fn info(idempotency: &Idempotency) -> RecordInfo {
-        let info = idempotency.inspect("scope", "k").await.unwrap();
-        info.expect("a record")
-    }
-
-    #[tokio::test]
-    async fn only_an_attempt_that_is_to_count_is_held_against_its_key() {
-        let dir = tempfile::tempdir().unwrap();
-        let client = client(&dir).await;
-        let idempotency = client.idempotency();
-        for (counts, abandoned) in [(false, 0), (true, 1)] {
-            let guard = new(&idempotency).await;
-            if !counts {
-                guard.do_not_count();
-            }
-            drop(guard);
-            client.flush().await;
-            assert_eq!(info(&idempotency).await.abandoned, abandoned);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_step_that_was_begun_is_open_until_it_is_said_not_to_have_happened() {
-        let dir = tempfile::tempdir().unwrap();
-        let idempotency = client(&dir).await.idempotency();
-        let guard = new(&idempotency).await;
-        assert_eq!(guard.begin_whole("charge").await.unwrap(), None);
-        let open = info(&idempotency).await.open_step;
-        assert_eq!(open.as_deref(), Some("charge"));
-        guard.step_not_done("charge").await.unwrap();
-        assert_eq!(info(&idempotency).await.open_step, None);
-    }
-}
+#[path = "guard_tests.rs"]
+mod tests;

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::Error;
-use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordError, RecordKey, RecordState};
-use crate::store::micros;
-use crate::store::record::RecordRow;
-use crate::store::record_state::KeptState;
+use crate::model::{Error, Fingerprint, Outcome, RecordError, RecordKey, RecordState};
+use crate::store::verbs::record::RecordRow;
+use crate::store::verbs::record_state::KeptState;
+use crate::store::verbs::time::micros;
 
 #[derive(Debug)]
 pub(super) enum Verdict {

@@ -11,10 +11,10 @@ use super::judge::{Verdict, judge};
 use super::request::Idempotency;
 use super::waiting::{Waited, Waiting};
 use crate::model::{Error, Fingerprint, RecordKey, Subject};
-use crate::runtime::head::Head;
-use crate::runtime::turns::{KeyTurn, OtherTurn};
-use crate::store::Store;
-use crate::store::record_admin::{DecideAsk, Decision};
+use crate::runtime::batch::head::Head;
+use crate::runtime::wait::single_flight::{KeyTurn, OtherTurn};
+use crate::store::verbs::Store;
+use crate::store::verbs::record_admin::{DecideAsk, Decision};
 
 /// The limit of changes to a record from outside, before the look pauses or gives up.
 const MAX_ROUNDS: u32 = 5;
@@ -48,11 +48,11 @@ impl Idempotency {
                 Verdict::Expired => Begun::Expired,
                 Verdict::Poisoned { attempts } => Begun::Poisoned { attempts },
                 Verdict::Forgotten { attempt } => {
-                    let head = self.core.wish(Subject::Record(key.clone()), "forget");
+                    let head = self.core.lanes.wish(Subject::Record(key.clone()), "forget");
                     let of = key.clone();
                     let forget =
                         async move |store: &mut dyn Store| store.record_forget(&of, attempt).await;
-                    self.core.ask(head, forget).await?;
+                    self.core.lanes.ask(head, forget).await?;
                     continue;
                 }
                 Verdict::InFlight {
@@ -161,9 +161,9 @@ impl Idempotency {
         };
         let head = Head {
             bytes,
-            ..self.core.wish(Subject::Record(key.clone()), "decide")
+            ..self.core.lanes.wish(Subject::Record(key.clone()), "decide")
         };
         let decide = async move |store: &mut dyn Store| store.record_decide(&ask).await;
-        self.core.ask(head, decide).await
+        self.core.lanes.ask(head, decide).await
     }
 }

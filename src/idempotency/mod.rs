@@ -41,6 +41,7 @@
 mod begin;
 mod begun;
 mod bounds;
+mod events;
 mod form_token;
 mod guard;
 mod judge;
@@ -51,7 +52,6 @@ mod run;
 mod step;
 mod steps;
 mod submitted;
-mod told;
 mod waiting;
 mod whole;
 

@@ -6,13 +6,13 @@ use chrono::{DateTime, Utc};
 
 use super::judge::{NO_STATE, corrupt};
 use super::request::Idempotency;
-use crate::model::Error;
-use crate::model::Outcome;
-use crate::model::{Fingerprint, RecordError, RecordKey, RecordState, Subject, check_step};
-use crate::store::Store;
-use crate::store::micros;
-use crate::store::record::RecordRow;
-use crate::store::record_admin::{Decision, ListAsk};
+use crate::model::{
+    Error, Fingerprint, Outcome, RecordError, RecordKey, RecordState, Subject, check_step,
+};
+use crate::store::verbs::Store;
+use crate::store::verbs::record::RecordRow;
+use crate::store::verbs::record_admin::{Decision, ListAsk};
+use crate::store::verbs::time::micros;
 
 /// A record, as its row describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,10 +156,13 @@ impl Idempotency {
         key: impl AsRef<[u8]>,
     ) -> Result<Vec<StepInfo>, Error> {
         let key = RecordKey::new(scope, key)?;
-        let head = self.core.look(Subject::Record(key.clone()), "look up");
+        let head = self
+            .core
+            .lanes
+            .look(Subject::Record(key.clone()), "look up");
         let of = key.clone();
         let steps = async move |store: &mut dyn Store| store.step_list(&of).await;
-        let rows = self.core.ask(head, steps).await?;
+        let rows = self.core.lanes.ask(head, steps).await?;
         let steps = rows.into_iter().map(|row| {
             let out = "the time of a step is out of range";
             Ok(StepInfo {
@@ -190,9 +193,9 @@ impl Idempotency {
             state,
             limit,
         };
-        let head = self.core.look(None, "list records");
+        let head = self.core.lanes.look(None, "list records");
         let list = async move |store: &mut dyn Store| store.record_list(&filter).await;
-        let rows = self.core.run_slow(head, list).await?;
+        let rows = self.core.lanes.run_slow(head, list).await?;
         rows.into_iter().map(RecordRow::info).collect()
     }
 

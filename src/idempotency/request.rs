@@ -11,11 +11,10 @@ use uuid::Uuid;
 use super::begun::{Reconciled, UnknownStep};
 use super::bounds::Bounds;
 use super::waiting::Waiting;
-use crate::model::Error;
 use crate::model::bounds::{check_ttl, check_wait, within};
-use crate::model::{Fingerprint, RecordKey};
+use crate::model::{Error, Fingerprint, RecordKey};
 use crate::runtime::Core;
-use crate::store::record::ClaimAsk;
+use crate::store::verbs::record::ClaimAsk;
 use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -96,7 +95,7 @@ impl Idempotency {
             wait: Duration::ZERO,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             max_outcome: DEFAULT_MAX_OUTCOME,
-            retry: Retry::new().owned_by(&core.tasks),
+            retry: Retry::new().owned_by(&core.lanes.tasks),
             reconcile: None,
         }
     }
@@ -153,7 +152,7 @@ impl Idempotency {
 
     /// The policy with which [`run_in_tx`](Self::run_in_tx) tries its transaction again after a conflict.
     pub fn retry(mut self, retry: Retry) -> Self {
-        self.retry = retry.owned_by(&self.core.tasks);
+        self.retry = retry.owned_by(&self.core.lanes.tasks);
         self
     }
 
@@ -173,7 +172,7 @@ impl Idempotency {
         name: &'static str,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.core.tasks.spawn(name, work)
+        self.core.lanes.tasks.spawn(name, work)
     }
 
     /// Sets a hook that finds out whether an unknown step happened. rowlock calls it before it returns
@@ -205,7 +204,7 @@ impl Idempotency {
             fingerprint: *fingerprint,
             lease: self.lease,
             max_attempts: self.allowed_attempts(),
-            database: self.core.database,
+            database: self.core.server.database,
             retain: self.retention,
             remember: self.remember_for(),
             remember_begun: self.remember_begun_for(),
@@ -225,7 +224,7 @@ impl Idempotency {
     /// when this client connected.
     #[must_use]
     pub fn largest_outcome(&self) -> usize {
-        self.max_outcome.min(self.core.largest_outcome)
+        self.max_outcome.min(self.core.server.largest_outcome)
     }
 
     pub(super) fn waiting(&self) -> Waiting {

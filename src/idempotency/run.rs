@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use super::begun::{Begun, InFlight};
+use super::events;
 use super::request::Idempotency;
-use super::told;
 use super::waiting::{Waited, Waiting};
 use crate::model::{Error, Fingerprint, Outcome, RecordKey, Subject, check_scope};
-use crate::store::Store;
-use crate::store::engines::Supported;
-use crate::store::record::{ClaimAsk, Claimed, Finished};
-use crate::store::record_in_tx::RecordInTxStore;
-use crate::transaction::Context;
-use crate::transaction::Pool;
-use crate::transaction::{Open, RetryTx, Retryable, Run, Uncommitted};
+use crate::store::driver::engines::Supported;
+use crate::store::verbs::Store;
+use crate::store::verbs::record::{ClaimAsk, Claimed, Finished};
+use crate::store::verbs::record_in_tx::RecordInTxStore;
+use crate::transaction::{Context, Open, Pool, RetryTx, Retryable, Run, Uncommitted};
 
 impl Idempotency {
     /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work`
@@ -71,8 +69,8 @@ impl Idempotency {
             Ok(known) => self.is_for(pool, &key).await.map(|()| known),
         };
         match &begun {
-            Ok(begun) => told::tell(&key, Ok(begun), |_| None),
-            Err(_) => told::failed(&key),
+            Ok(begun) => events::tell(&key, Ok(begun), |_| None),
+            Err(_) => events::failed(&key),
         }
         begun
     }
@@ -104,7 +102,8 @@ impl Idempotency {
         let mut attempts = self.retry.attempts_of_one()?;
         // If this client has seen the key, a replay is likely, and a look needs no transaction. On an engine with one
         // writer, beginning a transaction waits for all others, so always look first.
-        let mut looks = self.core.capabilities.one_writer || self.core.seen_keys.contains(key);
+        let mut looks =
+            self.core.server.capabilities.one_writer || self.core.seen_keys.contains(key);
         self.core.seen_keys.insert(key);
         let mut turn = None;
         let of = (key, fingerprint);
@@ -131,7 +130,7 @@ impl Idempotency {
                     },
                 }
             }
-            self.core.check_open()?;
+            self.core.lanes.check_open()?;
             let ask = self.ask(key, fingerprint, before);
             match self.once(pool, &attempts.run, &ask, &mut work).await {
                 Ok(Ran::Done(outcome)) => {
@@ -166,10 +165,13 @@ impl Idempotency {
         waiting: &mut Waiting,
     ) -> Result<bool, Error> {
         loop {
-            let head = self.core.look(Subject::Record(key.clone()), "look up");
+            let head = self
+                .core
+                .lanes
+                .look(Subject::Record(key.clone()), "look up");
             let of = key.clone();
             let is_claimed = async move |store: &mut dyn Store| store.record_is_claimed(&of).await;
-            if !self.core.ask(head, is_claimed).await? {
+            if !self.core.lanes.ask(head, is_claimed).await? {
                 return Ok(true);
             }
             if !waiting.again(None).await {
@@ -194,7 +196,7 @@ impl Idempotency {
         let open = Open::begin(pool, run).await;
         let open = open.map_err(Uncommitted::into_error::<E>)?;
         // It may have waited for long.
-        if let Err(ended) = self.core.check_open() {
+        if let Err(ended) = self.core.lanes.check_open() {
             open.undo().await;
             return Err(ended.into());
         }
@@ -213,17 +215,21 @@ impl Idempotency {
         ask: &ClaimAsk,
     ) -> Result<Result<Open<sqlx::Transaction<'static, P::Database>>, Ran>, Error> {
         let (it, ask) = (self.clone(), ask.clone());
-        let claimed = self.core.tasks.finish("the claim of a key", async move {
-            let mut open = open;
-            let refused = match it.claim_on::<P>(&mut open.tx, &ask).await {
-                Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
-                Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
-                Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
-                Err(error) => Err(error),
-            };
-            open.roll_back().await;
-            refused
-        });
+        let claimed = self
+            .core
+            .lanes
+            .tasks
+            .finish("the claim of a key", async move {
+                let mut open = open;
+                let refused = match it.claim_on::<P>(&mut open.tx, &ask).await {
+                    Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
+                    Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
+                    Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
+                    Err(error) => Err(error),
+                };
+                open.roll_back().await;
+                refused
+            });
         claimed.await
     }
 
@@ -262,6 +268,7 @@ impl Idempotency {
         let (it, ask) = (self.clone(), ask.clone());
         let kept = self
             .core
+            .lanes
             .tasks
             .finish("the commit of an outcome", async move {
                 let mut open = open;
@@ -310,91 +317,5 @@ pub(super) enum Ran {
 }
 
 #[cfg(all(test, feature = "sqlite"))]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::time::Duration;
-
-    use sqlx::sqlite::{
-        SqliteConnectOptions, SqliteConnection, SqlitePoolOptions, SqliteSynchronous,
-    };
-
-    use super::*;
-    use crate::idempotency::waiting::MAX_MISSES;
-    use crate::store::sqlite::NEXT_ATTEMPT;
-
-    async fn client(dir: &tempfile::TempDir) -> Idempotency {
-        let client = crate::client::Rowlock::connect(&url(dir)).await.unwrap();
-        client.idempotency().max_attempts(1_000)
-    }
-
-    fn url(dir: &tempfile::TempDir) -> String {
-        format!("sqlite:{}/test.db?mode=rwc", dir.path().display())
-    }
-
-    #[tokio::test]
-    async fn nobody_waits_for_a_key_that_no_transaction_has() {
-        let dir = tempfile::tempdir().unwrap();
-        let idempotency = client(&dir).await;
-        let key = RecordKey::new("scope", "k").unwrap();
-        let mut waiting = idempotency.waiting();
-        assert!(idempotency.ended(&key, &mut waiting).await.unwrap());
-    }
-
-    /// The last change of the key.
-    const LAST: u32 = MAX_MISSES + 5;
-
-    /// Another attempt for the key, which is over. Nothing waits for the disk.
-    async fn change(
-        conn: &mut SqliteConnection,
-        changes: Arc<AtomicU32>,
-    ) -> Result<(), sqlx::Error> {
-        if changes.fetch_add(1, Ordering::Relaxed) < LAST {
-            sqlx::query(NEXT_ATTEMPT).execute(conn).await?;
-        }
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn a_key_that_changes_before_every_claim_is_in_flight_in_the_end() {
-        let begun = changed_before_every_claim(Duration::ZERO).await;
-        assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
-    }
-
-    #[tokio::test]
-    async fn who_waits_outlasts_a_key_that_changes_before_every_claim() {
-        let begun = changed_before_every_claim(Duration::from_mins(10)).await;
-        assert!(matches!(begun, Begun::New(_)), "{begun:?}");
-    }
-
-    async fn changed_before_every_claim(wait: Duration) -> Begun<Outcome> {
-        let dir = tempfile::tempdir().unwrap();
-        let here = client(&dir).await.wait(wait);
-        let begun = here.begin("scope", "k", Fingerprint::of("request")).await;
-        let Ok(Begun::New(guard)) = begun else {
-            panic!("{begun:?}")
-        };
-        guard.release().await.unwrap();
-        let changes = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&changes);
-        // Between the look and the transaction. A connection that takes too long is replaced.
-        let one = SqlitePoolOptions::new().max_connections(1);
-        let again = Arc::clone(&changes);
-        let options = one
-            .after_connect(move |conn, _| Box::pin(change(conn, Arc::clone(&changes))))
-            .before_acquire(move |conn, _| {
-                let changed = change(conn, Arc::clone(&again));
-                Box::pin(async { changed.await.map(|()| true) })
-            });
-        let file: SqliteConnectOptions = url(&dir).parse().unwrap();
-        let file = file.synchronous(SqliteSynchronous::Off);
-        let pool = options.connect_with(file).await.unwrap();
-        let request = Fingerprint::of("request");
-        let work = |_| async { Ok::<_, Error>(Outcome::empty()) };
-        let begun = here.run_in_tx(&pool, "scope", "k", request, work).await;
-        let begun = begun.unwrap();
-        let changes = counted.load(Ordering::Relaxed);
-        assert!(changes > MAX_MISSES, "{changes} {begun:?}");
-        begun
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;

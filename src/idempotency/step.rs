@@ -7,13 +7,11 @@ use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
 use super::steps::{Repeat, Running};
-use crate::model::Outcome;
-use crate::model::check_step;
-use crate::model::{Error, RecordError};
-use crate::runtime::head::Progress;
-use crate::runtime::verbs::step::{BeginStep, FinishStep};
-use crate::store::record::Finished;
-use crate::store::step::{StepAsk, StepBegun, StepKind};
+use crate::model::{Error, Outcome, RecordError, check_step};
+use crate::runtime::batch::head::Progress;
+use crate::runtime::requests::step::{BeginStep, FinishStep, undo_step};
+use crate::store::verbs::record::Finished;
+use crate::store::verbs::step::{StepAsk, StepBegun, StepKind};
 
 /// The failure of a step that must not be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,9 +295,9 @@ impl IdempotencyGuard {
             },
         };
         let ask = self.ask_step(&running.step, kind);
-        let core = &self.inner.core;
-        let begin = |reply| BeginStep::task(core, ask.clone(), reply);
-        let begun = match core.answer(begin).await {
+        let core = &self.core;
+        let begin = |reply| BeginStep::task(&core.lanes, ask.clone(), reply);
+        let begun = match core.lanes.answer(begin).await {
             Ok((begun, undo)) => {
                 undo.disarm();
                 begun
@@ -307,7 +305,7 @@ impl IdempotencyGuard {
             Err(error) => {
                 // The step may have begun in the database, but the work has not run.
                 if repeat == Repeat::Never {
-                    core.undo_step(ask);
+                    undo_step(&core.lanes, ask);
                 }
                 return Err(error);
             }
@@ -354,10 +352,10 @@ impl IdempotencyGuard {
     }
 
     async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
-        let core = &self.inner.core;
+        let core = &self.core;
         let progress = Progress::within(core.settings.operation_timeout);
         let keep = |reply| FinishStep::task(ask, outcome, Some(reply), progress);
-        match core.answer(keep).await? {
+        match core.lanes.answer(keep).await? {
             Finished::Ended => Ok(()),
             Finished::Superseded | Finished::Locked => Err(self.superseded("keep a step of")),
         }

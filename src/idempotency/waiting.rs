@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::select;
 
 use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
-use crate::runtime::timer::sleep_until;
-use crate::runtime::turns::{KeyTurn, OtherTurn};
-use crate::runtime::{Core, backoff};
+use crate::runtime::Core;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::wait::single_flight::{KeyTurn, OtherTurn};
 
 /// How long the waiters for an attempt in this client trust that its end is told. Its lease may be lost meanwhile.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);

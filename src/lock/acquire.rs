@@ -9,17 +9,16 @@ use uuid::Uuid;
 use super::{Held, Lock, TryAcquire};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_linger, check_wait, within};
 use crate::model::{Error, Moment, Name, Subject};
-use crate::runtime::backoff;
-use crate::runtime::lease_guard::Guard;
-use crate::runtime::meter::{self, Since};
-use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::join::Joining;
-use crate::runtime::verbs::take::{Acquired, Take};
-use crate::runtime::verbs::wanted::Wanted;
-use crate::store::Store;
-use crate::store::lease::{FOR_EVER, TakeAsk};
-use crate::store::permit::pass_any;
-use crate::store::queue::{PassAsk, PassWhy};
+use crate::runtime::base::meter::Since;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::base::{backoff, meter};
+use crate::runtime::held::guard::Guard;
+use crate::runtime::requests::join::Joining;
+use crate::runtime::requests::take::{Acquired, Take};
+use crate::store::verbs::Store;
+use crate::store::verbs::lease::{FOR_EVER, TakeAsk};
+use crate::store::verbs::permit::pass_any;
+use crate::store::verbs::queue::{PassAsk, PassWhy};
 use crate::transaction::is_alone_in;
 
 /// The outcome of asking.
@@ -60,10 +59,10 @@ impl Lock {
     async fn try_once(&self) -> Result<TryAcquire, Error> {
         let name = self.check()?;
         if let Some(guard) = self.pick_up(name) {
-            return Ok(TryAcquire::Held(Held::new(guard)));
+            return Ok(TryAcquire::Held(Held::new(guard, &self.core)));
         }
         Ok(match self.ask(name).await? {
-            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard)),
+            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
             Acquired::Busy(busy) => TryAcquire::Busy(busy),
         })
     }
@@ -125,7 +124,7 @@ impl Lock {
         let granted = async {
             // Where other nodes take writes too (Galera), a waiter that joins there would abort the transaction that
             // has the row pinned here.
-            if self.barging || self.core.multi_writer {
+            if self.barging || self.core.server.multi_writer {
                 self.wait_beside_queue(name).await
             } else {
                 self.wait_in_cohort(name).await
@@ -140,7 +139,7 @@ impl Lock {
             },
             None => granted.await?,
         };
-        Ok(Held::new(guard))
+        Ok(Held::new(guard, &self.core))
     }
 
     /// Checks all settings, before the database is asked.
@@ -185,7 +184,7 @@ impl Lock {
         if let Some(share) = self.share {
             share.check()?;
         }
-        if is_alone_in(&self.core.target) {
+        if is_alone_in(&self.core.server.target) {
             let name = name.clone();
             let doing = "acquire";
             return Err(Error::RowLocked { doing, name });
@@ -245,11 +244,11 @@ impl Lock {
     /// Grants the name to its first waiters, if it is orphaned.
     async fn pass_on(&self, name: &Name) -> Result<(), Error> {
         let (kind, why) = (self.kind(), PassWhy::Orphaned);
-        let head = self.core.wish(Subject::Lock(name.clone()), "pass on");
+        let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
         let name = name.clone();
         let ask = PassAsk { name, why };
         let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
-        if let Some(passed) = self.core.ask(head, pass).await? {
+        if let Some(passed) = self.core.lanes.ask(head, pass).await? {
             self.core.queue.all_passed(&passed.next);
         }
         Ok(())
@@ -273,7 +272,7 @@ impl Lock {
             asking = owner.asking(name) => asking,
             // This operation's time is over, and the owner's earlier tasks have no answer yet.
             () = sleep_until(give_up) => return Err(Error::Unreachable {
-                target: self.core.target.to_string(),
+                target: self.core.server.target.to_string(),
                 detail: "another task of the same owner asked for the same name, and has no answer yet".into(),
             }),
         };
@@ -292,7 +291,7 @@ impl Lock {
     async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
-        let holder = core.legible(holder).await;
+        let holder = core.alphabet.legible(holder).await;
         loop {
             let session = if self.in_session {
                 Some(core.session().await?)
@@ -308,9 +307,9 @@ impl Lock {
                 barging: self.barging,
             };
             let grant = (name, ask.grant_id);
-            let wanted = Wanted::new(core, grant, ask.ttl, max_hold, session.as_ref());
+            let wanted = core.wanted(grant, ask.ttl, max_hold, session.as_ref());
             let reply = |reply| Take::task(ask, wanted, reply, give_up);
-            let acquired = core.answer(reply).await?;
+            let acquired = core.lanes.answer(reply).await?;
             // The session may have ended meanwhile: then the lock is not held, and another session gets it.
             let ended = session.is_some_and(|session| !session.grant.is_held());
             if !ended || give_up.has_passed() || matches!(acquired, Acquired::Busy(_)) {

@@ -6,11 +6,11 @@ use tokio::time::timeout;
 use super::Lock;
 use super::patience::Patience;
 use crate::model::{Busy, Error, Name};
-use crate::runtime::backoff;
-use crate::runtime::lease_guard::Guard;
-use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::take::Acquired;
-use crate::runtime::wait_log::WaitLog;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::base::wait_log::WaitLog;
+use crate::runtime::held::guard::Guard;
+use crate::runtime::requests::take::Acquired;
 
 impl Lock {
     /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the

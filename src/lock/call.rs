@@ -8,16 +8,16 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use crate::lock::Locked;
+use crate::lock::locked::Locked;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject, TransactionError};
 use crate::runtime::Core;
-use crate::runtime::lease_guard::Guard;
-use crate::runtime::timer::sleep_until;
-use crate::store::fault::Fault;
-use crate::store::in_tx::{Told, TxAsk, TxTaken, TxWaited};
-use crate::store::{Capabilities, TxStore};
-use crate::transaction::Context;
-use crate::transaction::Transaction;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::held::guard::Guard;
+use crate::store::driver::capabilities::Capabilities;
+use crate::store::verbs::TxStore;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::{Told, TxAsk, TxTaken, TxWaited};
+use crate::transaction::{Context, Transaction};
 
 /// The longest time that a caller's transaction waits for a look from outside.
 const LOOK: Duration = Duration::from_secs(2);
@@ -83,7 +83,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         };
         // The releases need another connection. On a server they are awaited. On SQLite this transaction has the file,
         // so they come after it.
-        if !lingered.is_empty() && !core.capabilities.one_writer {
+        if !lingered.is_empty() && !core.server.capabilities.one_writer {
             // All are sent at once. If one fails, the transaction finds the name busy.
             let released = join_all(lingered.iter().map(Guard::release));
             if let Err(error @ Error::Starved { .. }) = call.outside(released.map(Ok)).await {
@@ -114,11 +114,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 let starved = || Error::Starved {
                     doing: self.context.doing,
                     on: self.context.on.clone(),
-                    target: self.core.target.to_string(),
+                    target: self.core.server.target.to_string(),
                     waited: bound,
                 };
                 // If the server refuses the login or is down, the pooler is not the cause.
-                Err(self.core.unreachable(self.context.doing).unwrap_or_else(starved))
+                Err(self.core.lanes.unreachable(self.context.doing).unwrap_or_else(starved))
             }
         }
     }
@@ -126,7 +126,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// Has rows that may be missing made before the transaction's next attempt begins.
     fn make_rows_first(&mut self) {
         for name in &self.names {
-            if self.core.known(name).is_none() {
+            if self.core.rows.known(name).is_none() {
                 self.tx.make_row_first(self.core, name);
             }
         }
@@ -139,18 +139,18 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// leases first. An engine with one writer needs no look: the open transaction is the writer, and sees all rows.
     pub(super) async fn look_first(&mut self) -> Result<Looked, Error> {
         let mut new = false;
-        let capabilities = self.core.capabilities;
+        let capabilities = self.core.server.capabilities;
         if capabilities.one_writer || self.starved.is_some() {
             return Ok(Looked::Free { new });
         }
         let blocks = capabilities.leased_rows_stay_locked;
         for name in self.names.clone() {
-            let known = self.core.known(&name);
+            let known = self.core.rows.known(&name);
             if known.is_some_and(|known| !(known.leased && blocks)) {
                 continue;
             }
             new |= known.is_none();
-            let busy = match self.outside(self.core.row(&name)).await {
+            let busy = match self.outside(self.core.rows.row(&name)).await {
                 Ok(seen) => seen.busy(&name),
                 Err(error @ Error::Starved { .. }) => {
                     self.make_rows_first();
@@ -183,10 +183,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// yet a failure, because the row may exist. `Ok(Some(error))` is then the error to return if it does not.
     pub(super) async fn ensure_row(&mut self) -> Result<Option<Error>, Error> {
         let name = self.first().clone();
-        if self.core.capabilities.one_writer || self.core.known(&name).is_some() {
+        if self.core.server.capabilities.one_writer || self.core.rows.known(&name).is_some() {
             return Ok(None);
         }
-        match self.outside(self.core.row(&name)).await {
+        match self.outside(self.core.rows.row(&name)).await {
             Ok(_) => Ok(None),
             Err(error @ Error::Starved { .. }) => {
                 self.make_rows_first();
@@ -241,14 +241,14 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// Whether this transaction can lock a row that is made outside now. It cannot if rowlock's own connection gave no
     /// answer before.
     fn can_lock_new_rows(&self) -> bool {
-        self.core.capabilities.missing_rows_can_be_made && self.starved.is_none()
+        self.core.server.capabilities.missing_rows_can_be_made && self.starved.is_none()
     }
 
     pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxAsk {
         TxAsk {
             name: name.clone(),
             version,
-            before: self.core.known(name).and_then(|known| known.granted),
+            before: self.core.rows.known(name).and_then(|known| known.granted),
             begun: self.tx.is_begun(),
         }
     }
@@ -268,11 +268,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 perhaps_again,
             } => {
                 for (ask, &fence) in asks.iter().zip(fences) {
-                    self.core.remember_grant(&ask.name, fence);
+                    self.core.rows.remember_grant(&ask.name, fence);
                     let (core, name) = (Arc::downgrade(self.core), ask.name.clone());
                     self.tx.at_end(Box::new(move || {
                         if let Some(core) = core.upgrade() {
-                            core.grant_ended(&name, fence);
+                            core.rows.grant_ended(&name, fence);
                         }
                     }));
                 }
@@ -280,8 +280,12 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                     self.not_again(ask).await?;
                 }
             }
-            TxTaken::Blocking => asks.iter().for_each(|ask| self.core.saw_lease(&ask.name)),
-            TxTaken::NoRow => asks.iter().for_each(|ask| self.core.drop_known(&ask.name)),
+            TxTaken::Blocking => asks
+                .iter()
+                .for_each(|ask| self.core.rows.saw_lease(&ask.name)),
+            TxTaken::NoRow => asks
+                .iter()
+                .for_each(|ask| self.core.rows.drop_known(&ask.name)),
             TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) | TxTaken::Quarantined(_) => {}
         }
         Ok(taken)
@@ -292,7 +296,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         let Some(before) = ask.before else {
             return Ok(());
         };
-        match self.outside(self.core.committed_fence(&ask.name)).await {
+        match self
+            .outside(self.core.rows.committed_fence(&ask.name))
+            .await
+        {
             Ok(committed) if committed.is_none_or(|fence| fence < before) => {
                 Err(Error::Transaction(TransactionError::AlreadyLocked {
                     name: ask.name.clone(),
@@ -320,14 +327,14 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     }
 
     pub(super) fn capabilities(&self) -> Capabilities {
-        self.core.capabilities
+        self.core.server.capabilities
     }
 
     /// The holder of the name, as other sessions see it. `None` when it cannot be found out in time.
     pub(super) async fn busy(&mut self) -> Result<Busy, Error> {
         self.orphaned = false;
         for name in self.names.clone() {
-            let busy = match self.outside(self.core.row(&name)).await {
+            let busy = match self.outside(self.core.rows.row(&name)).await {
                 Ok(seen) => {
                     self.freed |= seen.reclaimed;
                     self.orphaned |= seen.is_left_behind();

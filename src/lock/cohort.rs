@@ -1,4 +1,5 @@
-//! Waiting for a lease together with other tasks of this client; see [`runtime::cohort`](crate::runtime::cohort).
+//! Waiting for a lease together with other tasks of this client; see
+//! [`runtime::cohort`](crate::runtime::wait::cohort).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,12 +9,12 @@ use tokio::select;
 use super::Lock;
 use super::patience::{Patience, until};
 use crate::model::{Error, Kind, Name, Subject};
-use crate::runtime::cohort::delegate::{Delegation, LINGERING};
-use crate::runtime::cohort::{Arrived, Cohort, Key, Told, Waiting};
-use crate::runtime::lease_guard::Guard;
-use crate::runtime::verbs::take::Acquired;
-use crate::store::Store;
-use crate::store::queue::{ConfirmAsk, Confirmed, Reserved};
+use crate::runtime::held::guard::Guard;
+use crate::runtime::requests::take::Acquired;
+use crate::runtime::wait::cohort::delegate::{Delegation, LINGERING};
+use crate::runtime::wait::cohort::{Arrived, Cohort, Key, Told, Waiting};
+use crate::store::verbs::Store;
+use crate::store::verbs::queue::{ConfirmAsk, Confirmed, Reserved};
 
 impl Lock {
     /// Waits for the lease: in its cohort, if it may have one. Asks at least once, however short the wait.
@@ -49,7 +50,7 @@ impl Lock {
             Arrived::Waits(waiting) => waiting,
             Arrived::IsAlone => return self.wait_in_queue(name, patience).await,
             Arrived::Full(waiting) => {
-                let mut busy = self.core.busy_now(name, Kind::Lock).await;
+                let mut busy = self.core.rows.busy_now(name, Kind::Lock).await;
                 busy.waiters = busy.waiters.max(u32::try_from(waiting).unwrap_or(u32::MAX));
                 let busy = Box::new(busy);
                 return Err(Error::QueueFull { busy });
@@ -69,8 +70,8 @@ impl Lock {
             let mut closing = pin!(core.queue.closing.notified());
             // From here on no shutdown is missed.
             closing.as_mut().enable();
-            core.check_open()?;
-            if core.is_closing() {
+            core.lanes.check_open()?;
+            if core.lanes.is_closing() {
                 // It may still be granted a lock, and its delegate may not.
                 break;
             }
@@ -88,7 +89,7 @@ impl Lock {
                     if let Some(trouble) = trouble {
                         return Err(trouble);
                     }
-                    return Err(patience.timed_out(core.busy_now(name, Kind::Lock).await));
+                    return Err(patience.timed_out(core.rows.busy_now(name, Kind::Lock).await));
                 }
             }
         }
@@ -106,10 +107,10 @@ impl Lock {
     fn cohort(&self, name: &Name) -> Option<Arc<Cohort>> {
         let core = &self.core;
         let is_plain = self.share.is_none() && self.owner.is_none() && self.max_hold.is_none();
-        if !is_plain || self.barging || core.multi_writer || core.is_closing() {
+        if !is_plain || self.barging || core.server.multi_writer || core.lanes.is_closing() {
             return None;
         }
-        Some(core.cohort(Key {
+        Some(core.cohorts.of(Key {
             name: name.clone(),
             ttl: self.lease(),
             in_session: self.in_session,
@@ -139,9 +140,10 @@ impl Lock {
             };
             let head = self
                 .core
+                .lanes
                 .wish(Subject::Lock(grant.name.clone()), "reserve fences");
             let confirm = async move |store: &mut dyn Store| store.queue_confirm(&ask).await;
-            self.core.ask(head, confirm).await
+            self.core.lanes.ask(head, confirm).await
         };
         match reserved.await {
             Ok(Some(Confirmed::Held { fence, reserved })) => {
@@ -270,7 +272,7 @@ mod tests {
         let lock = rowlock.lock("a").linger(Duration::from_mins(1));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
-        let alive = || lock.core.own.metrics().num_alive_tasks();
+        let alive = || lock.core.cohorts.own.metrics().num_alive_tasks();
         let before = alive();
         for _ in 0..50 {
             while !cohort.lingers() {

@@ -43,13 +43,12 @@
 //! - *The connection breaks after a statement was sent*: rowlock re-reads the outcome by the grant's id.
 
 use std::fmt;
-use std::slice;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::with::while_held;
 use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
-use crate::runtime::lease_guard::Guard;
+use crate::runtime::Core;
+use crate::runtime::held::guard::Guard;
 
 /// A lease that is held: renewed in the background until it is released, dropped or lost.
 ///
@@ -67,6 +66,7 @@ use crate::runtime::lease_guard::Guard;
 #[must_use = "a lease that is dropped is released"]
 pub struct Held {
     pub(super) guard: Guard,
+    pub(super) core: Arc<Core>,
     /// The fence under which its run is recorded: the one that it had then.
     pub(super) run: OnceLock<i64>,
 }
@@ -82,9 +82,10 @@ impl fmt::Debug for Held {
 }
 
 impl Held {
-    pub(crate) fn new(guard: Guard) -> Self {
+    pub(crate) fn new(guard: Guard, core: &Arc<Core>) -> Self {
         Self {
             guard,
+            core: Arc::clone(core),
             run: OnceLock::new(),
         }
     }
@@ -165,47 +166,6 @@ impl Held {
     /// As [`lost`](Self::lost) does.
     pub async fn at_risk(&self) {
         self.guard.at_risk().await;
-    }
-
-    /// Runs `work` while the lease is held. When the lease is lost, drops `work` at its next await point.
-    ///
-    /// The lease is not released afterwards.
-    ///
-    /// If `work` finishes, its result is returned even if the lease was lost meanwhile: code without an await is not
-    /// interrupted, and a transaction that has [pinned](Self::pin) the lease commits however long that takes. So `Ok`
-    /// means that the work is done, not that the lease is still held. Before you use the result, check again
-    /// ([`is_held`](Self::is_held), a pin, or the [`fence`](Self::fence)).
-    ///
-    /// # Errors
-    ///
-    /// - [`Error::Lost`]: the lease was lost before `work` was done, and no pin happened since `work` began.
-    ///   (Statements outside of a transaction, or in one without a pin, may have committed.)
-    /// - [`Error::CutOff`]: the lease was lost after a pin that happened since `work` began. The transaction may have
-    ///   committed: look before you do the work again.
-    ///
-    /// # Panics
-    ///
-    /// As [`lost`](Self::lost) does.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops `work`; the lease stays with the guard.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
-    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-    /// let held = rowlock.lock("report").acquire().await?;
-    /// let lines = held.with(async || "work that awaits".len()).await?;
-    /// let _ = held.release().await?;
-    /// # assert_eq!(lines, 16);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
-        while_held(slice::from_ref(self), work).await
     }
 
     /// Releases the lease, and reports whether it was held until now.

@@ -47,6 +47,7 @@ mod call;
 mod cohort;
 mod hold;
 mod lease;
+mod locked;
 mod multi;
 mod optimistic;
 mod owner;
@@ -64,17 +65,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use lease::Held;
+pub use locked::{Locked, TryLock};
 pub use multi::{MultiHeld, MultiLock};
 pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
-pub use pessimistic::{InTx, LockInTx, Locked, TryLock};
+pub use pessimistic::{InTx, LockInTx};
 pub use rw_lock::{RwHeld, RwLock};
 pub use semaphore::Semaphore;
 
 use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
-use crate::runtime::cohort::delegate::Delegation;
+use crate::runtime::wait::cohort::delegate::Delegation;
 
 /// The longest queue that an acquire joins, when not set.
 const QUEUE_LIMIT: u32 = 10_000;

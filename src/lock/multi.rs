@@ -29,9 +29,9 @@ use super::with::{check, first, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome, TransactionError};
 use crate::runtime::Core;
-use crate::runtime::backoff;
-use crate::runtime::timer::sleep_until;
-use crate::runtime::wait_log::WaitLog;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::base::wait_log::WaitLog;
 use crate::transaction::Transaction;
 
 /// A request for several locks, all or nothing: made by [`Rowlock::multi_lock`](crate::Rowlock::multi_lock), then

@@ -30,8 +30,8 @@ use uuid::Uuid;
 use crate::lock::call::{InTransaction, conflict};
 use crate::model::{Error, Kind, LockInfo, Name, TransactionError};
 use crate::runtime::Core;
-use crate::store::in_tx::TxTaken;
-use crate::store::row::LockRow;
+use crate::store::verbs::in_tx::TxTaken;
+use crate::store::verbs::row::LockRow;
 use crate::transaction::Transaction;
 
 /// The version of a name at the time of the read: made by [`Rowlock::version`](crate::Rowlock::version)
@@ -105,12 +105,12 @@ impl Version {
     pub(crate) async fn read(core: &Core, name: Name) -> Result<Self, Error> {
         // A lease of this name may linger in this client. The release goes before.
         drop(core.queue.keepers.recall(&name));
-        let seen = core.look_version(&name).await?;
+        let seen = core.rows.look_version(&name).await?;
         Ok(Self {
             name,
             fence: seen.fence,
             holder: seen.grant,
-            database: core.database,
+            database: core.server.database,
         })
     }
 
@@ -128,7 +128,7 @@ impl Version {
                 name,
                 fence,
                 holder: None,
-                database: core.database,
+                database: core.server.database,
             });
         }
         let told = here.connection().tx_row(&name).await;
@@ -136,7 +136,7 @@ impl Version {
         if row.is_none() && starved.is_none() {
             // The cleaner may have removed the row that this client knew. If the transaction's snapshot is older than
             // the new row, the transaction must begin again.
-            core.drop_known(&name);
+            core.rows.drop_known(&name);
             starved = here.ensure_row().await?;
             let told = here.connection().tx_row(&name).await;
             row = here.told(told)?;
@@ -144,7 +144,7 @@ impl Version {
         if row.as_ref().is_some_and(LockRow::has_lapsed) {
             // Free the row from outside, unless a transaction has pinned it. An older snapshot does not see that, and
             // shows it held.
-            let freed = here.outside(core.row(&name)).await;
+            let freed = here.outside(core.rows.row(&name)).await;
             if !matches!(freed, Err(Error::Starved { .. })) {
                 freed?;
             }
@@ -159,7 +159,7 @@ impl Version {
             name,
             fence: row.fence,
             holder: row.grant()?,
-            database: core.database,
+            database: core.server.database,
         })
     }
 

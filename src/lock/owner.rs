@@ -20,8 +20,8 @@ use uuid::Uuid;
 
 use crate::model::{Error, Name};
 use crate::runtime::Core;
-use crate::runtime::grant::Grant;
-use crate::runtime::lease_guard::Guard;
+use crate::runtime::held::grant::Grant;
+use crate::runtime::held::guard::Guard;
 
 /// An identity that can enter again a lock that it holds: made by [`Rowlock::owner`](crate::Rowlock::owner) and
 /// passed to [`Lock::owner`](crate::Lock::owner).
@@ -173,7 +173,7 @@ impl Owner {
         let grant = self.known().get(name).and_then(Weak::upgrade)?;
         let is_held = grant.is_held();
         is_held
-            .then(|| Guard::new(grant, Arc::clone(core)))
+            .then(|| Guard::new(grant, Arc::clone(&core.holdings)))
             .flatten()
     }
 

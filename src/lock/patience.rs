@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Lock;
 use crate::model::{Busy, Error, Moment};
-use crate::runtime::timer::sleep_until;
+use crate::runtime::base::timer::sleep_until;
 
 /// The wait of one call.
 pub(super) struct Patience {

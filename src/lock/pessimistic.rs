@@ -35,12 +35,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::call::{InTransaction, Looked, Taking, conflict};
-use crate::lock::{Advance, Version};
+use crate::lock::locked::{Locked, TryLock};
+use crate::lock::optimistic::{Advance, Version};
 use crate::model::bounds::check_wait;
 use crate::model::{Busy, Error, Moment, Name, TransactionError};
-use crate::runtime::timer::sleep_until;
-use crate::runtime::{Core, backoff};
-use crate::store::in_tx::TxWaited;
+use crate::runtime::Core;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::store::verbs::in_tx::TxWaited;
 use crate::transaction::Transaction;
 
 /// Locks in one transaction: made by [`Rowlock::in_tx`](crate::Rowlock::in_tx).
@@ -211,54 +213,6 @@ impl<T> fmt::Debug for LockInTx<'_, T> {
     }
 }
 
-/// Names that a transaction has locked, until it ends. (Dropping this does nothing.)
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Locked {
-    grants: Vec<(Name, i64)>,
-}
-
-impl Locked {
-    pub(super) fn new(grants: Vec<(Name, i64)>) -> Self {
-        Self { grants }
-    }
-
-    /// The fence of the grant: greater than the fence of every earlier grant of the name. Of several names,
-    /// the fence of the first in their order.
-    ///
-    /// A rollback also rolls the fence back. The same fence is not granted again, unless the database's clock was set
-    /// back to before the row's fences.
-    #[must_use]
-    pub fn fence(&self) -> i64 {
-        self.grants.first().map_or(0, |(_, fence)| *fence)
-    }
-
-    /// The names, in their order, with their fences.
-    pub fn fences(&self) -> impl Iterator<Item = (&Name, i64)> {
-        self.grants.iter().map(|(name, fence)| (name, *fence))
-    }
-}
-
-/// The outcome of [`LockInTx::try_acquire`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "it tells whether the name is locked"]
-pub enum TryLock {
-    /// Locked until the transaction ends.
-    Locked(Locked),
-    /// Another holder has the name, or one of the names. Nothing was granted.
-    Busy(Busy),
-}
-
-impl TryLock {
-    /// The grant, if the lock was granted.
-    #[must_use]
-    pub fn locked(self) -> Option<Locked> {
-        match self {
-            Self::Locked(locked) => Some(locked),
-            Self::Busy(_) => None,
-        }
-    }
-}
-
 impl<T: Transaction> LockInTx<'_, T> {
     /// The longest time that [`acquire`](Self::acquire) waits: at most 366 days; for ever when not set.
     pub fn wait(mut self, wait: Duration) -> Self {
@@ -288,7 +242,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// good, unless the pool has an `after_release` that pings. [`Retry`](crate::Retry) does not need this.)
     pub async fn try_acquire(self) -> Result<TryLock, Error> {
         let names = self.names?;
-        self.core.check_open()?;
+        self.core.lanes.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
         let new = match attempt.look_first().await? {
             Looked::Leased(busy) => return Ok(TryLock::Busy(busy)),
@@ -350,7 +304,7 @@ impl<T: Transaction> LockInTx<'_, T> {
             busy: Box::new(busy),
         };
         let several = names.len() > 1;
-        self.core.check_open()?;
+        self.core.lanes.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
         let mut backoff = backoff::poll();
         // Whether this transaction may have locked rows that now have a lease.

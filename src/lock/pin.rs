@@ -35,11 +35,11 @@ use std::sync::atomic::{Ordering, fence};
 use crate::lock::Held;
 use crate::lock::call::InTransaction;
 use crate::model::{Error, Loss, Moment, Subject};
-use crate::runtime::backoff;
-use crate::runtime::timer::sleep_until;
-use crate::store::Store;
-use crate::store::in_tx::{PinAsk, PinBy, Pinned};
-use crate::store::row::LockRow;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::store::verbs::Store;
+use crate::store::verbs::in_tx::{PinAsk, PinBy, Pinned};
+use crate::store::verbs::row::LockRow;
 use crate::transaction::Transaction;
 
 impl Held {
@@ -113,13 +113,13 @@ impl Held {
     /// # }
     /// ```
     pub async fn pin<T: Transaction>(&self, tx: &mut T) -> Result<(), Error> {
-        let (core, grant) = (self.guard.core(), self.guard.grant());
+        let (core, grant) = (&self.core, self.guard.grant());
         let name = &grant.name;
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin").await?;
         let ask = PinAsk {
             name: name.clone(),
             grant_id: grant.id,
-            by: if core.multi_writer {
+            by: if core.server.multi_writer {
                 PinBy::Write
             } else {
                 PinBy::Lock
@@ -149,16 +149,18 @@ impl Held {
                 }
                 missed => missed,
             };
-            if let Some(loss) = loss_for_sure(missed, core.multi_writer) {
+            if let Some(loss) = loss_for_sure(missed, core.server.multi_writer) {
                 grant.lose(loss);
                 continue;
             }
             // Another holder has the name; or a renewal of this lease has the row locked; or this transaction's
             // server does not know yet of a grant or renewal on another server.
-            let head = core.look_beside(Subject::Lock(name.clone()), "inspect");
+            let head = core
+                .lanes
+                .look_beside(Subject::Lock(name.clone()), "inspect");
             let inspected = name.clone();
             let look = async move |store: &mut dyn Store| store.lock_inspect(&inspected).await;
-            let row = here.outside(core.ask_aside(head, look)).await?;
+            let row = here.outside(core.lanes.ask_aside(head, look)).await?;
             let holder = row.map(LockRow::info).transpose()?;
             if holder.is_none_or(|holder| holder.grant_id != grant.id) {
                 let expired = missed == Pinned::Expired;

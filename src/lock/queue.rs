@@ -9,20 +9,20 @@ use super::acquire::Asked;
 use super::patience::{Patience, until};
 use super::{Lock, Owner};
 use crate::model::{Error, Kind, Moment, Name, Subject};
-use crate::runtime::backoff;
-use crate::runtime::lease_guard::Guard;
-use crate::runtime::meter::InQueue;
-use crate::runtime::place::Place;
-use crate::runtime::queue::seat::Turn;
-use crate::runtime::timer::sleep_until;
-use crate::runtime::verbs::accept::{Accept, Accepted};
-use crate::runtime::verbs::join::{Join, Joining};
-use crate::runtime::verbs::take::Acquired;
-use crate::runtime::verbs::wanted::Wanted;
-use crate::runtime::wait_log::WaitLog;
-use crate::store::Store;
-use crate::store::deadlock::TellAsk;
-use crate::store::queue::JoinAsk;
+use crate::runtime::base::backoff;
+use crate::runtime::base::meter::InQueue;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::base::wait_log::WaitLog;
+use crate::runtime::held::guard::Guard;
+use crate::runtime::requests::accept::{Accept, Accepted};
+use crate::runtime::requests::join::{Join, Joining};
+use crate::runtime::requests::take::Acquired;
+use crate::runtime::requests::wanted::Wanted;
+use crate::runtime::wait::queue::seat::Turn;
+use crate::runtime::wait::queue_place::Place;
+use crate::store::verbs::Store;
+use crate::store::verbs::deadlock::TellAsk;
+use crate::store::verbs::queue::JoinAsk;
 
 /// How an attempt to wait in the queue ended.
 enum Waited {
@@ -91,7 +91,7 @@ impl Lock {
             }
             sleep_until(patience.wake(backoff.next().unwrap_or_default())).await;
         }
-        Err(patience.timed_out(self.core.busy_now(name, self.kind()).await))
+        Err(patience.timed_out(self.core.rows.busy_now(name, self.kind()).await))
     }
 
     /// Joins the queue, and waits for the turn.
@@ -151,12 +151,14 @@ impl Lock {
         Some(async move {
             let ask = TellAsk {
                 waiter,
-                owner: core.legible(&owner).await.to_string(),
+                owner: core.alphabet.legible(&owner).await.to_string(),
                 held,
             };
-            let head = core.wish(Subject::Lock(name.clone()), "search deadlocks");
+            let head = core
+                .lanes
+                .wish(Subject::Lock(name.clone()), "search deadlocks");
             let tell = async move |store: &mut dyn Store| store.deadlock_tell(&ask).await;
-            if let Err(error) = core.ask(head, tell).await {
+            if let Err(error) = core.lanes.ask(head, tell).await {
                 tracing::warn!(%name, %error, "deadlocks of this wait are not found");
             }
         })
@@ -165,7 +167,7 @@ impl Lock {
     pub(super) async fn place(&self, name: &Name) -> Result<Place, Error> {
         let session = self.core.session().await?;
         Ok(Place::new(
-            &self.core,
+            (&self.core.queue, &self.core.holdings.on_end),
             name,
             self.kind(),
             session,
@@ -180,7 +182,7 @@ impl Lock {
         give_up: Moment,
     ) -> Result<Joining, Error> {
         let holder = self.holder.as_ref().unwrap_or(&self.core.settings.holder);
-        let holder = self.core.legible(holder).await;
+        let holder = self.core.alphabet.legible(holder).await;
         let ask = JoinAsk {
             name: place.ticket().name.clone(),
             grant_id: place.ticket().grant_id,
@@ -192,7 +194,7 @@ impl Lock {
         };
         let wanted = self.wanted(&place);
         let join = |reply| Join::task((ask, self.share), wanted, place, reply, give_up);
-        self.core.answer(join).await
+        self.core.lanes.answer(join).await
     }
 
     /// What the name is.
@@ -208,7 +210,7 @@ impl Lock {
             let mut closing = pin!(core.queue.closing.notified());
             // From here on no shutdown is missed.
             closing.as_mut().enable();
-            core.check_open()?;
+            core.lanes.check_open()?;
             select! {
                 biased;
                 turn = place.turn() => match turn {
@@ -219,7 +221,7 @@ impl Lock {
                         return Err(Error::Deadlock { name, cycle });
                     }
                     Turn::Refused(fault) => {
-                        return Err(fault.into_error("wait for a turn", &core.target));
+                        return Err(fault.into_error("wait for a turn", &core.server.target));
                     }
                 },
                 () = closing => {}
@@ -235,7 +237,7 @@ impl Lock {
                 let fences = delegation.map_or(0, |delegation| delegation.block());
                 let lingers = delegation.is_some_and(|delegation| delegation.lingers());
                 let accept = |reply| Accept::task((wanted, fences, lingers), place, reply, give_up);
-                Ok(match core.answer(accept).await? {
+                Ok(match core.lanes.answer(accept).await? {
                     Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
                     Accepted::Held(_) | Accepted::Gone => Asked::Not(None),
                     Accepted::Locked(place) => Asked::Not(Some(place)),
@@ -246,7 +248,7 @@ impl Lock {
                 Asked::Not(None) => return Ok(Waited::Gone),
                 Asked::Not(Some(again)) => place = again,
             }
-            core.check_open()?;
+            core.lanes.check_open()?;
             if limit.is_some_and(Moment::has_passed) {
                 return Ok(Waited::TooLong);
             }
@@ -264,7 +266,8 @@ impl Lock {
     fn wanted(&self, place: &Place) -> Wanted {
         let session = Some(place.session()).filter(|_| self.in_session);
         let grant = (&place.ticket().row(), place.ticket().grant_id);
-        Wanted::new(&self.core, grant, self.lease(), self.max_hold, session)
+        self.core
+            .wanted(grant, self.lease(), self.max_hold, session)
     }
 
     /// Whether the session of the lock, if it has one, has not ended meanwhile.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Held;
 use crate::model::{Error, Loss, Subject};
-use crate::runtime::head::{Head, Manner, Progress};
-use crate::store::Store;
-use crate::store::run::{RunAsk, RunEnd};
+use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::store::verbs::Store;
+use crate::store::verbs::run::{RunAsk, RunEnd};
 
 /// The longest message, in bytes.
 const MESSAGE: usize = 1_000;
@@ -80,7 +80,7 @@ impl Held {
         // NUL is no text on PostgreSQL.
         let mut message = message.replace('\0', " ");
         message.truncate(message.floor_char_boundary(MESSAGE));
-        let message = self.guard.core().legible(&message.into()).await;
+        let message = self.core.alphabet.legible(&message.into()).await;
         let message = message.to_string();
         let end = RunEnd { succeeded, message };
         self.record("end the run of", async move |store: &mut dyn Store| {
@@ -107,14 +107,14 @@ impl Held {
     async fn record(
         &self,
         doing: &'static str,
-        verb: impl AsyncFnMut(&mut dyn Store) -> Result<bool, crate::store::fault::Fault>
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<bool, crate::store::verbs::fault::Fault>
         + Send
         + 'static,
     ) -> Result<bool, Error> {
-        let core = Arc::clone(self.guard.core());
+        let core = Arc::clone(&self.core);
         let subject = Subject::Lock(self.name().clone());
         let progress = Progress::within(core.settings.operation_timeout);
         let head = Head::new(subject, doing, Manner::Duty, progress);
-        core.ask(head, verb).await
+        core.lanes.ask(head, verb).await
     }
 }

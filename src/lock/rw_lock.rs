@@ -36,8 +36,8 @@ use std::ops::Deref;
 use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Loss, Mode, Share};
-use crate::store::Store;
-use crate::store::permit::{WeighAsk, Weighed};
+use crate::store::verbs::Store;
+use crate::store::verbs::permit::{WeighAsk, Weighed};
 
 /// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
 ///
@@ -236,12 +236,12 @@ impl RwHeld {
     /// Dropping the future leaves a reader here. The database lets other readers in, or it does not.
     pub async fn downgrade(&mut self) -> Result<(), Error> {
         self.mode = Mode::Read;
-        let (core, name) = (self.held.guard.core(), &self.held.guard.grant().shown);
+        let (core, name) = (&self.held.core, &self.held.guard.grant().shown);
         match self.weigh(Mode::Read, "downgrade").await? {
             Some(_) => Ok(()),
             // A weight of 1 always fits, and nothing else changes the fence of this permit twice.
             None => Err(Error::Unreachable {
-                target: core.target.to_string(),
+                target: core.server.target.to_string(),
                 detail: format!("downgrade {name:?}: its permit was changed meanwhile"),
             }),
         }
@@ -299,7 +299,7 @@ impl RwHeld {
     /// Changes the weight in the database. Returns the fence; `None`: there are other readers, or the permit is being
     /// changed.
     async fn weigh(&self, mode: Mode, doing: &'static str) -> Result<Option<i64>, Error> {
-        let (core, grant) = (self.held.guard.core(), self.held.guard.grant());
+        let (core, grant) = (&self.held.core, self.held.guard.grant());
         let name = &grant.shown;
         if self.held.guard.is_released() {
             let name = name.clone();

@@ -19,9 +19,9 @@
 use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Share, check_capacity};
-use crate::store::Store;
-use crate::store::permit::Resized;
-use crate::store::row::wrong_kind;
+use crate::store::verbs::Store;
+use crate::store::verbs::permit::Resized;
+use crate::store::verbs::row::wrong_kind;
 
 /// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its
 /// settings.

@@ -2,10 +2,10 @@
 
 use crate::model::{Error, Moment, Name, Subject};
 use crate::runtime::Core;
-use crate::runtime::backoff;
-use crate::runtime::timer::sleep_until;
-use crate::store::Store;
-use crate::store::fault::Fault;
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
 
 /// Runs a verb, again and again while it answers that a transaction has a row locked (`None`), for the operation
 /// timeout.
@@ -18,8 +18,8 @@ pub(super) async fn until_unlocked<T: Send + 'static>(
     let give_up = Moment::now() + core.settings.operation_timeout;
     let mut backoff = backoff::poll();
     loop {
-        let head = core.wish(Subject::Lock(name.clone()), doing);
-        if let Some(done) = core.ask(head, verb.clone()).await? {
+        let head = core.lanes.wish(Subject::Lock(name.clone()), doing);
+        if let Some(done) = core.lanes.ask(head, verb.clone()).await? {
             return Ok(done);
         }
         if give_up.has_passed() {

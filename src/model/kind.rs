@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::Error;
-
 /// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last
 /// use, or until [`Rowlock::forget`](crate::Rowlock::forget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,41 +59,6 @@ impl fmt::Display for Kind {
             Self::Semaphore { capacity } => write!(f, "a semaphore of {capacity}"),
         }
     }
-}
-
-/// The part of a name that a permit has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) kind: Kind,
-    pub(crate) weight: u32,
-}
-
-impl Share {
-    /// Checks the numbers, before the database is asked.
-    pub(crate) fn check(self) -> Result<(), Error> {
-        let Kind::Semaphore { capacity } = self.kind else {
-            return Ok(());
-        };
-        check_capacity(capacity)?;
-        if (1..=capacity).contains(&self.weight) {
-            return Ok(());
-        }
-        Err(Error::InvalidSetting {
-            setting: "weight",
-            reason: "a permit has a weight from 1 to the capacity of its semaphore",
-        })
-    }
-}
-
-/// Checks the capacity of a semaphore.
-pub(crate) fn check_capacity(capacity: u32) -> Result<(), Error> {
-    if (1..=Kind::LARGEST).contains(&capacity) {
-        return Ok(());
-    }
-    Err(Error::InvalidSetting {
-        setting: "capacity",
-        reason: "1 to 2147483646 are allowed",
-    })
 }
 
 /// How a lock, a read/write lock or a semaphore is held.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Fingerprint, FingerprintBuilder, Subject};
+use super::{Fingerprint, FingerprintBuilder};
 
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
@@ -76,10 +76,6 @@ impl RecordKey {
         self.digest("rowlock.step", &[step.as_bytes(), fingerprint.as_bytes()])
             .simple()
             .to_string()
-    }
-
-    pub(crate) fn subject(&self) -> Subject {
-        Subject::Record(self.clone())
     }
 }
 

@@ -33,3 +33,9 @@ impl fmt::Display for Subject {
         }
     }
 }
+
+impl RecordKey {
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Record(self.clone())
+    }
+}

@@ -16,6 +16,11 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
+    /// A thread of rowlock's own.
+    pub(crate) fn thread(name: &str) -> Self {
+        Self::new(format!("the thread {name}"), None)
+    }
+
     pub(crate) fn new(what: impl Into<Cow<'static, str>>, on: Option<Subject>) -> Self {
         let what = what.into();
         Self { what, on }

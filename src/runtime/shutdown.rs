@@ -18,64 +18,54 @@
 //!
 //! Calls may overlap or be dropped in the middle, because each step can be repeated.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
-use tokio::select;
-use tokio::sync::oneshot;
-
-use super::Core;
-use super::lanes::{Message, Report};
-use super::slow::Order;
-use super::tasks::Kind;
-use super::threads::LANES;
-use super::timer::sleep_until;
+use super::base::tasks::Kind;
+use super::batch::handle::{MOMENT, before};
+use super::batch::lanes::Message;
+use super::core::Core;
+use super::wait::queue_place::leave_all;
 use crate::model::{Moment, Unfinished};
 
 impl Core {
     /// Shuts down in order, within `limit` and a [`MOMENT`] for each step. Returns what did not end.
     pub(crate) async fn shut_down(&self, limit: Duration) -> Vec<Unfinished> {
-        let until = Moment::now() + limit;
-        let mark = self.close();
+        let (until, tasks) = (Moment::now() + limit, &self.lanes.tasks);
+        let mark = self.lanes.close();
+        self.queue.closing.notify_waiters();
+        self.queue.keepers.recall_all();
         within(until, async {
-            self.tasks.ended(&[Kind::Work], mark).await;
-            self.tasks.ended(&[Kind::Finish], u64::MAX).await;
+            tasks.ended(&[Kind::Work], mark).await;
+            tasks.ended(&[Kind::Finish], u64::MAX).await;
         })
         .await;
         let mut unfinished = self.running(Kind::Work, mark);
         unfinished.extend(self.running(Kind::Finish, u64::MAX));
         if unfinished.is_empty() {
-            let _ = self.slow.send(Order::Stop);
+            self.lanes.stop_slow();
             let slow = [Kind::Order, Kind::SlowOp];
-            within(until, self.tasks.ended(&slow, u64::MAX)).await;
+            within(until, tasks.ended(&slow, u64::MAX)).await;
         }
         for kind in [Kind::Order, Kind::SlowOp] {
             unfinished.extend(self.running(kind, u64::MAX));
         }
         self.leave_queues();
-        unfinished.extend(self.ask_lanes(Message::Report, until).await);
-        let guards = self.guards.list().into_iter();
+        unfinished.extend(self.lanes.report(Message::Report, until).await);
+        let guards = self.holdings.guards.list().into_iter();
         unfinished.extend(guards.map(|on| Unfinished::new("hold", Some(on))));
         if unfinished.is_empty() {
             unfinished = self.end(until).await;
         }
-        unfinished.append(&mut self.undelivered());
+        unfinished.append(&mut self.lanes.take_undelivered());
         unfinished
     }
 
-    /// Grants nothing any more to later tasks. Returns the [mark](super::tasks::Tasks::mark) of the first call.
-    fn close(&self) -> u64 {
-        // It waits for callers who are about to hand an acquire to a lane.
-        let mut closing = self.closing.write().unwrap_or_else(PoisonError::into_inner);
-        let mark = *closing.get_or_insert_with(|| self.tasks.mark());
-        drop(closing);
-        self.queue.closing.notify_waiters();
-        self.queue.keepers.recall_all();
-        mark
+    fn leave_queues(&self) {
+        leave_all(&self.queue, &*self.holdings.on_end);
     }
 
     fn running(&self, kind: Kind, mark: u64) -> Vec<Unfinished> {
-        let names = self.tasks.running(kind, mark).into_iter();
+        let names = self.lanes.tasks.running(kind, mark).into_iter();
         names.map(|name| Unfinished::new(name, None)).collect()
     }
 
@@ -83,58 +73,22 @@ impl Core {
     async fn end(&self, until: Moment) -> Vec<Unfinished> {
         self.cleaner.stop();
         self.leave_queues();
-        self.leave_session();
-        let unfinished = self.ask_lanes(Message::Stop, until).await;
+        self.holdings.leave_session();
+        let unfinished = self.lanes.report(Message::Stop, until).await;
         if !unfinished.is_empty() {
             return unfinished;
         }
-        self.renewals.close();
+        self.holdings.renewals.close();
+        self.queue.close();
         let threads = [Kind::Lanes, Kind::Renewals];
-        within(until, self.tasks.ended(&threads, u64::MAX)).await;
-        let running = threads.map(|kind| self.tasks.running(kind, u64::MAX));
-        running.into_iter().flatten().map(thread).collect()
-    }
-
-    /// Asks each lane what it leaves undone. A lane that waits for the answer to a statement does not report.
-    async fn ask_lanes(&self, ask: impl Fn(Report) -> Message, until: Moment) -> Vec<Unfinished> {
-        let until = until.max(Moment::now() + MOMENT / 2);
-        let deadline = until + MOMENT / 2;
-        let lanes = self.lanes.iter().map(|lane| &lane.jobs);
-        let lanes = lanes.chain([&self.aside]);
-        let asked = lanes.map(|lane| {
-            let (left, told) = oneshot::channel();
-            // A lane that has ended has left nothing.
-            let _ = lane.send(ask(Report { until, left }));
-            told
-        });
-        let asked: Vec<_> = asked.collect();
-        let (mut unfinished, mut silent) = (Vec::new(), None);
-        for told in asked {
-            match before(deadline, told).await {
-                Some(left) => unfinished.extend(left.unwrap_or_default()),
-                None => silent = Some(thread(LANES)),
-            }
-        }
-        unfinished.extend(silent);
-        unfinished
+        let tasks = &self.lanes.tasks;
+        within(until, tasks.ended(&threads, u64::MAX)).await;
+        let running = threads.map(|kind| tasks.running(kind, u64::MAX));
+        let running = running.into_iter().flatten();
+        running.map(Unfinished::thread).collect()
     }
 }
-
-fn thread(name: &'static str) -> Unfinished {
-    Unfinished::new(format!("the thread {name}"), None)
-}
-
-/// A part without work gets this long to end, even when the time is over.
-const MOMENT: Duration = Duration::from_millis(100);
 
 async fn within<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {
     before(until.max(Moment::now()) + MOMENT, work).await
-}
-
-async fn before<T>(deadline: Moment, work: impl Future<Output = T>) -> Option<T> {
-    select! {
-        biased;
-        done = work => Some(done),
-        () = sleep_until(deadline) => None,
-    }
 }

@@ -1,32 +1,43 @@
 //! Starting a client: its threads, and the checks on its first connection.
 
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
-use super::alphabet::Alphabet;
-use super::clean::Cleaner;
-use super::cohort::Cohorts;
-use super::guards::Guards;
-use super::lanes::{Lane, LaneHandle};
-use super::link::{Link, Way};
-use super::meter;
-use super::proven::ProvenPools;
-use super::renew::Renewals;
-use super::schema::Preparing;
-use super::seen_keys::SeenKeys;
-use super::sessions::Sessions;
-use super::settings::Settings;
-use super::tasks::{Kind, Tasks};
-use super::threads::{LANES, own_runtime, spawn};
-use super::waiters::Waiters;
-use super::{Core, renew, schema, slow};
+use super::base::meter;
+use super::base::settings::{Preparing, Settings};
+use super::base::tasks::{Kind, Tasks};
+use super::base::threads::{LANES, RENEWALS, own_runtime, spawn};
+use super::batch::handle::{Channels, Lanes};
+use super::batch::job::SharedBatch;
+use super::batch::lanes::{Lane, LaneHandle};
+use super::batch::link::{Link, Way};
+use super::batch::slow;
+use super::core::{Core, ServerFacts};
+use super::held::guards::Guards;
+use super::held::holdings::{Holdings, Sessions};
+use super::held::on_end::OnEnd;
+use super::held::renew::{self, Renewals, spare};
+use super::requests::ending::Ending;
+use super::requests::exchange::Exchange;
+use super::upkeep::alphabet::Alphabet;
+use super::upkeep::clean::{self, Cleaner};
+use super::upkeep::known_rows::KnownRows;
+use super::upkeep::proven_pools::ProvenPools;
+use super::upkeep::schema;
+use super::upkeep::seen_keys::SeenKeys;
+use super::wait::barging::Waiters;
+use super::wait::cohort::Cohorts;
+use super::wait::queue::Queue;
+use super::wait::queue::listen::listen;
+use super::wait::queue::watch::watch;
 use crate::model::{ConnectError, Error};
-use crate::store::Connector;
-use crate::store::schema::Server;
+use crate::store::driver::connect::Connector;
+use crate::store::driver::engines::Driver;
+use crate::store::verbs::schema::Server;
 
 /// Long, because migrating waits for other migrating processes and for DDL.
 const MIGRATION_LIMIT: Duration = Duration::from_mins(2);
@@ -35,39 +46,12 @@ impl Core {
     /// Connects, checks the server and the schema, and starts the threads.
     pub(crate) async fn start<C: Connector>(
         connector: C,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
         let waiters = Arc::new(Waiters::default());
-        // The last lane serves looks.
-        let (mut senders, queues): (Vec<_>, Vec<_>) =
-            (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
-        let aside = senders.pop().ok_or_else(|| no_thread(&target))?;
-        let (slow, orders) = mpsc::unbounded_channel();
-        let (ready, started) = oneshot::channel();
-
-        let way: Arc<Way> = Arc::default();
-        let lane = {
-            let (connector, timeout) = (connector.clone(), settings.operation_timeout);
-            let (target, way) = (Arc::clone(&target), Arc::clone(&way));
-            move |queue| {
-                let link = Link::new(connector.clone(), timeout, &way);
-                Lane::new(link, queue, C::REQUEST, Arc::clone(&target))
-                    .with_exchange_from(C::EXCHANGE_FROM)
-            }
-        };
-        let lanes: Vec<LaneHandle> = senders.into_iter().map(LaneHandle::new).collect();
-        let homes: Vec<_> = lanes.iter().map(|lane| Arc::clone(&lane.home)).collect();
-        let (preparing, timeout) = (settings.preparing, settings.operation_timeout);
-        let tasks = Tasks::default();
-        spawn(LANES, &target, (&tasks, Kind::Lanes), move || {
-            let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
-            let aside = lanes.pop();
-            let lanes = lanes.into_iter().zip(&homes);
-            let lanes = lanes.map(|(lane, home)| lane.with_home(home));
-            let lanes = lanes.chain(aside).collect();
-            run_lanes(lanes, slow::run(orders, lane, timeout), preparing, ready)
-        })?;
+        let (way, tasks) = (Arc::default(), Tasks::default());
+        let (channels, started) = start_lanes(&connector, &settings, (&way, &target, &tasks))?;
         let FirstConnection {
             server,
             largest_outcome,
@@ -76,50 +60,154 @@ impl Core {
             own,
         } = started.await.map_err(|_| no_thread(&target))??;
 
-        let link = Link::new(connector.clone(), settings.operation_timeout, &way);
-        let cleaning = Link::new(connector, settings.operation_timeout, &way);
-        let shared = Arc::default();
-        let cleaner = Cleaner::new(&shared);
-        let cleaning = (cleaning, shared, settings.clean_every);
-        let spare = renew::spare::<C>(&link);
-        let queue = &waiters.queue;
-        let renewals = Renewals::start(link, spare, C::RENEWALS, cleaning, queue, &target, &tasks)?;
-        let mut core = Self {
-            lanes,
-            aside,
-            slow,
-            capabilities: C::CAPABILITIES,
-            renewals,
-            cleaner,
+        let lanes = Lanes::new(
+            channels,
+            Arc::clone(&way),
+            (Arc::clone(&target), settings.operation_timeout),
+            C::CAPABILITIES.one_writer,
+            tasks.clone(),
+        );
+        let lanes = Arc::new(lanes);
+        let alphabet = Alphabet::new(&lanes, server.every_character);
+        settings.holder = alphabet.legible(&settings.holder).await;
+
+        let link = Link::new(connector, settings.operation_timeout, &way);
+        let spare = spare::<C>(&link);
+        let rest = Arc::default();
+        let cleaner = Cleaner::new(&rest);
+        let (renewals, renewing) = Renewals::new(C::RENEWALS);
+        let background = Background {
+            renewing,
+            spare,
+            link,
+            rest,
+            clean_every: settings.clean_every,
             queue: Arc::clone(&waiters.queue),
-            cohorts: Cohorts::default(),
-            own,
-            waiters,
-            way,
-            settings,
-            target,
-            driver: C::DRIVER,
-            engine: server.engine,
-            version: server.version,
-            alphabet: Alphabet::new(server.every_character),
-            multi_writer: server.multi_writer,
-            largest_outcome,
-            database,
-            seen_keys: SeenKeys::default(),
-            proven: ProvenPools::default(),
-            turns: Arc::default(),
-            pollers: Arc::default(),
-            tasks,
+        };
+        background.start(&target, &tasks)?;
+        let on_end: Arc<dyn OnEnd> = Arc::new(Ending {
+            lanes: Arc::clone(&lanes),
+            waiters: Arc::clone(&waiters),
+        });
+        let cohorts = Cohorts::new(own, &lanes, &waiters.queue, &on_end);
+        let holdings = Holdings {
+            lanes: Arc::clone(&lanes),
+            renewals,
             sessions: Sessions::default(),
             guards: Guards::default(),
-            closing: RwLock::default(),
-            undelivered: Mutex::default(),
-            rows: Mutex::default(),
+            on_end,
+            settings: settings.clone(),
         };
-        core.settings.holder = core.legible(&core.settings.holder).await;
+        let core = Self {
+            rows: Arc::new(KnownRows::new(&lanes, C::CAPABILITIES.one_writer)),
+            lanes,
+            holdings: Arc::new(holdings),
+            queue: Arc::clone(&waiters.queue),
+            waiters,
+            cohorts: Arc::new(cohorts),
+            turns: Arc::default(),
+            pollers: Arc::default(),
+            seen_keys: SeenKeys::default(),
+            proven: ProvenPools::default(),
+            alphabet,
+            cleaner,
+            settings,
+            server: ServerFacts {
+                target,
+                driver: Driver::of_engine(server.engine),
+                capabilities: C::CAPABILITIES,
+                engine: server.engine,
+                version: server.version,
+                multi_writer: server.multi_writer,
+                largest_outcome,
+                database,
+            },
+        };
         meter::describe();
         Ok((Arc::new(core), applied))
     }
+}
+
+impl Drop for Core {
+    /// Nobody waits any more: the tasks that look and listen end.
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// What runs on the thread of the renewals.
+struct Background {
+    renewing: renew::Work,
+    link: Link,
+    spare: Option<Link>,
+    rest: Arc<clean::Shared>,
+    clean_every: Option<Duration>,
+    queue: Arc<Queue>,
+}
+
+impl Background {
+    fn start(self, target: &Arc<str>, tasks: &Tasks) -> Result<(), Error> {
+        let here = Arc::clone(target);
+        spawn(RENEWALS, target, (tasks, Kind::Renewals), move || {
+            own_runtime()?.block_on(self.run(&here));
+            Ok(())
+        })
+    }
+
+    /// Renews, cleans, and finds out whose turn in a queue it is, until the client ends.
+    async fn run(self, target: &str) {
+        let (link, queue) = (self.link, &*self.queue);
+        let (cleans, watches, listens) = (link.another(), link.another(), link.another());
+        tokio::join!(
+            self.renewing.run(link, self.spare, target),
+            clean::run(cleans, &self.rest, self.clean_every, target),
+            watch(watches, queue, target),
+            listen(listens, queue, target)
+        );
+    }
+}
+
+/// Starts the thread of the lanes. What its first connection reports comes later.
+fn start_lanes<C: Connector>(
+    connector: &C,
+    settings: &Settings,
+    (way, target, tasks): (&Arc<Way>, &Arc<str>, &Tasks),
+) -> Result<(Channels, Started), Error> {
+    // The last lane serves looks.
+    let (mut senders, queues): (Vec<_>, Vec<_>) =
+        (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
+    let aside = senders.pop().ok_or_else(|| no_thread(target))?;
+    let (slow, orders) = mpsc::unbounded_channel();
+    let (ready, started) = oneshot::channel();
+
+    let lane = {
+        let (connector, timeout) = (connector.clone(), settings.operation_timeout);
+        let (target, way) = (Arc::clone(target), Arc::clone(way));
+        move |queue| {
+            let link = Link::new(connector.clone(), timeout, &way);
+            Lane::new(link, queue, C::REQUEST, Arc::clone(&target)).with_exchange(SharedBatch {
+                from: C::EXCHANGE_FROM,
+                empty: Exchange::empty,
+            })
+        }
+    };
+    let handles: Vec<LaneHandle> = senders.into_iter().map(LaneHandle::new).collect();
+    let homes: Vec<_> = handles.iter().map(|lane| Arc::clone(&lane.home)).collect();
+    let channels = Channels {
+        lanes: handles,
+        aside,
+        slow,
+    };
+    let (preparing, timeout) = (settings.preparing, settings.operation_timeout);
+    spawn(LANES, target, (tasks, Kind::Lanes), move || {
+        let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
+        let aside = lanes.pop();
+        let lanes = lanes.into_iter().zip(&homes);
+        let lanes = lanes.map(|(lane, home)| lane.with_home(home));
+        let lanes = lanes.chain(aside).collect();
+        run_lanes(lanes, slow::run(orders, lane, timeout), preparing, ready)
+    })?;
+    Ok((channels, started))
 }
 
 fn no_thread(target: &str) -> Error {
@@ -128,6 +216,9 @@ fn no_thread(target: &str) -> Error {
         detail: "rowlock's own thread has stopped".into(),
     }
 }
+
+/// The answer of the first connection.
+type Started = oneshot::Receiver<Result<FirstConnection, Error>>;
 
 /// What the first connection reported.
 #[derive(Debug)]

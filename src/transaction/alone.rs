@@ -1,7 +1,7 @@
 //! A transaction that has its whole database for itself, because the database has one writer at a time (SQLite).
 //!
-//! The transactions of this process that rowlock begins take [turns](crate::store::writers). Code that runs in such a
-//! transaction can ask whether it would wait for that transaction.
+//! The transactions of this process that rowlock begins take [turns](crate::store::driver::writers). Code that runs in
+//! such a transaction can ask whether it would wait for that transaction.
 
 use std::iter;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use tokio::time::timeout;
 
-use super::open::Uncommitted;
 use super::pool::connector;
+use super::uncommitted::Uncommitted;
 use crate::model::{Error, Moment};
-use crate::store::Connector;
-use crate::store::engines::Supported;
-use crate::store::writers::{WriteTurn, Writers};
+use crate::store::driver::connect::Connector;
+use crate::store::driver::engines::Supported;
+use crate::store::driver::writers::{WriteTurn, Writers};
 
 /// A database that a transaction has for itself.
 #[derive(Clone)]

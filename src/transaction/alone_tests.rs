@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::client::Rowlock;
 use crate::model::Moment;
-use crate::runtime::tasks::Tasks;
-use crate::runtime::timer::sleep_until;
+use crate::runtime::base::tasks::Tasks;
+use crate::runtime::base::timer::sleep_until;
 use crate::transaction::{Retry, RetryTx, Retryable};
 
 const ONCE: Retry = Retry::new().attempts(1);

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::open::Uncommitted;
+use super::uncommitted::Uncommitted;
 use crate::model::{Error, Subject, TransactionError};
-use crate::runtime::{Core, proven};
-use crate::store::engines::{Driver, Supported};
-use crate::store::fault::Fault;
-use crate::store::in_tx::Told;
-use crate::store::schema::SchemaStore;
+use crate::runtime::Core;
+use crate::runtime::upkeep::proven_pools;
+use crate::store::driver::engines::{Driver, Supported};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::schema::SchemaStore;
 
 /// The client, the lock or record, and the operation, for checks and messages.
 #[derive(Debug)]
@@ -29,13 +30,13 @@ impl<'a> Context<'a> {
         of: Driver,
     ) -> Result<Self, Error> {
         let it = Self { core, on, doing };
-        if core.driver == of {
+        if core.server.driver == of {
             Ok(it)
         } else {
             Err(it.wrong(format!(
                 "the transaction is one of {}, and the client's engine is {}",
                 of.feature(),
-                core.engine
+                core.server.engine
             )))
         }
     }
@@ -53,7 +54,7 @@ impl<'a> Context<'a> {
         &self,
         pool: &sqlx::Pool<B>,
     ) -> Result<(), Uncommitted> {
-        let options = proven::options(pool.connect_options());
+        let options = proven_pools::options(pool.connect_options());
         if self.core.proven.contains(&options) {
             return Ok(());
         }
@@ -67,7 +68,7 @@ impl<'a> Context<'a> {
 
     pub(crate) fn check(&self, database: Option<Uuid>) -> Result<(), Error> {
         match database {
-            Some(id) if id == self.core.database => Ok(()),
+            Some(id) if id == self.core.server.database => Ok(()),
             Some(_) => Err(self.wrong("its tables belong to another database".into())),
             None => Err(self.wrong(
                 "its user sees no row in the table rowlock_database: the row was deleted, or row level security hides it".into(),
@@ -79,7 +80,7 @@ impl<'a> Context<'a> {
         Error::Transaction(TransactionError::WrongDatabase {
             doing: self.doing,
             on: self.on.clone(),
-            target: self.core.target.to_string(),
+            target: self.core.server.target.to_string(),
             detail,
         })
     }
@@ -93,6 +94,6 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn error(&self, fault: Fault) -> Error {
-        fault.into_error_in_tx(self.doing, &self.on, &self.core.target)
+        fault.into_error_in_tx(self.doing, &self.on, &self.core.server.target)
     }
 }

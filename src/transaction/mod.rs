@@ -6,18 +6,20 @@ mod open;
 mod pool;
 mod retry;
 mod retryable;
+mod uncommitted;
 
-use crate::store::TxStore;
-use crate::store::engines::{Driver, Supported};
+use crate::store::driver::engines::{Driver, Supported};
+use crate::store::verbs::TxStore;
 
 pub(crate) use alone::is_alone_in;
 pub(crate) use context::Context;
-pub(crate) use open::{Open, Run, Uncommitted};
+pub(crate) use open::{Open, Run};
 pub use open::{PoolTx, RetryTx};
 pub use pool::Pool;
 pub(crate) use pool::connector;
 pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};
+pub(crate) use uncommitted::Uncommitted;
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
 /// `Transaction<'_, Sqlite>`, or a [`RetryTx`] of one of them. Sealed.
@@ -33,8 +35,8 @@ mod sealed {
 
     use crate::model::Name;
     use crate::runtime::Core;
-    use crate::store::TxStore;
-    use crate::store::engines::Driver;
+    use crate::store::driver::engines::Driver;
+    use crate::store::verbs::TxStore;
 
     /// An action to run after a transaction has ended.
     pub(crate) type AtEnd = Box<dyn FnOnce() + Send + Sync>;

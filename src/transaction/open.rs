@@ -8,15 +8,18 @@ use sqlx::{Connection as _, SqlSafeStr};
 
 use super::alone::Alone;
 use super::sealed::{self, AtEnd};
+use super::uncommitted::Uncommitted;
 use super::{Pool, Transaction};
 use crate::model::{Error, Name};
 use crate::runtime::Core;
-use crate::runtime::tasks::{Finish, Tasks};
-use crate::store::engines::{Driver, Supported};
-use crate::store::fault_error::commit_unknown;
-use crate::store::in_tx::InTxStore as _;
-use crate::store::writers::WriteTurn;
-use crate::store::{Connector, TxStore};
+use crate::runtime::base::tasks::{Finish, Tasks};
+use crate::runtime::upkeep::known_rows::KnownRows;
+use crate::store::driver::connect::Connector;
+use crate::store::driver::engines::{Driver, Supported};
+use crate::store::driver::fault_error::commit_unknown;
+use crate::store::driver::writers::WriteTurn;
+use crate::store::verbs::TxStore;
+use crate::store::verbs::in_tx::InTxStore as _;
 
 /// The state that all transactions of one [`Retry::run`](super::Retry::run) share.
 #[derive(Debug)]
@@ -24,7 +27,7 @@ pub(crate) struct Run {
     /// The tasks that finish a statement whose future was dropped.
     pub(crate) tasks: Tasks,
     /// The missing rows, to be made when no transaction of this run keeps a connection.
-    pub(crate) missing: Mutex<Vec<(Arc<Core>, Name)>>,
+    pub(crate) missing: Mutex<Vec<(Arc<KnownRows>, Name)>>,
 }
 
 impl Run {
@@ -153,28 +156,6 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 }
 
-/// Why a transaction did not begin or commit, independent of the caller's error type.
-pub(crate) enum Uncommitted {
-    /// It could not have its turn; whether the commit happened is unknown; or there was nothing to commit.
-    Ours(Error),
-    Driver(sqlx::Error),
-}
-
-impl Uncommitted {
-    pub(crate) fn into_error<E: From<sqlx::Error> + From<Error>>(self) -> E {
-        match self {
-            Self::Ours(error) => error.into(),
-            Self::Driver(error) => error.into(),
-        }
-    }
-}
-
-impl From<sqlx::Error> for Uncommitted {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
 /// Commits a transaction that rowlock has begun, and fails if nothing was committed: PostgreSQL answers the `COMMIT`
 /// of a transaction in which a statement has failed with success, and rolls back. (Not for a transaction in another
 /// one: this would commit the outer one.)
@@ -299,7 +280,7 @@ impl<T: Transaction> sealed::Sealed for RetryTx<T> {
 
     #[allow(private_interfaces, reason = "sealed")]
     fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
-        lock(&self.open().run.missing).push((Arc::clone(core), name.clone()));
+        lock(&self.open().run.missing).push((Arc::clone(&core.rows), name.clone()));
     }
 }
 

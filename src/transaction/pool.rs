@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::model::Error;
-use crate::store::Connector;
-use crate::store::engines::Supported;
+use crate::store::driver::connect::Connector;
+use crate::store::driver::engines::Supported;
 
 /// Opens connections of rowlock's own to the database of a pool.
 pub(crate) fn connector<B: Supported>(pool: &sqlx::Pool<B>) -> Result<B::Connector, Error> {
@@ -27,7 +27,7 @@ pub trait Pool: sealed::Sealed {}
     reason = "sealed: only this crate uses it"
 )]
 pub(super) mod sealed {
-    use crate::store::engines::Supported;
+    use crate::store::driver::engines::Supported;
 
     pub trait Sealed: Sync + 'static {
         type Database: Supported;

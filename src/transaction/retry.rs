@@ -19,12 +19,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::open::{Open, PoolTx, Run, Uncommitted, lock};
+use super::open::{Open, PoolTx, Run, lock};
+use super::uncommitted::Uncommitted;
 use super::{Pool, Retryable};
 use crate::model::{Error, Moment};
-use crate::runtime::tasks::Tasks;
-use crate::runtime::timer::sleep_until;
-use crate::runtime::{self, backoff};
+use crate::runtime::base::backoff;
+use crate::runtime::base::tasks::Tasks;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::upkeep::known_rows::make_rows;
 
 /// A policy for retrying a transaction: the number of attempts, and the pauses between them.
 ///
@@ -254,7 +256,7 @@ impl Attempts {
         if !missing.is_empty() {
             // The transaction has given its connection back. If a row cannot be made, the next attempt fails as this
             // one did.
-            runtime::make_rows(missing).await;
+            make_rows(missing).await;
         }
         sleep_until(Moment::now() + self.pauses.next().unwrap_or_default()).await;
         Ok(())

@@ -1,7 +1,7 @@
 //! Which errors mean that a transaction may succeed when it begins again.
 
 use crate::model::Error;
-use crate::store::classify::kind_of;
+use crate::store::driver::classify::kind_of;
 
 /// An error that says whether its transaction may succeed when it begins again.
 ///

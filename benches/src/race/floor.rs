@@ -13,11 +13,10 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use self::log::{Executed, elements, executed, settings};
-use crate::Failure;
 use crate::processes::{self, Run};
-use crate::rows;
 use crate::runner::{Orders, latencies};
 use crate::servers::{Place, Servers};
+use crate::{Failure, rows};
 
 /// How many connections rowlock sends its batches on.
 const CONNECTIONS: usize = 2;

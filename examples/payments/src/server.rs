@@ -14,10 +14,9 @@ use rowlock::{Fingerprint, FormTokens, Rowlock};
 use rowlock_http::IdempotencyLayer;
 use serde_json::json;
 
-use crate::Failure;
 use crate::database::{Database, on_database};
 use crate::problem::Problem;
-use crate::{order, payment};
+use crate::{Failure, order, payment};
 
 /// The routes, for `--help`.
 pub const ROUTES: &str = "\

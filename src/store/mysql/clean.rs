@@ -9,14 +9,15 @@ use super::queue::transact;
 use super::record::{REMOVE, REMOVE_STEPS};
 use super::statement::{fill, hex, read_alone};
 use crate::model::{Name, RecordKey};
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
-use crate::store::deadlock::DeadlockStore;
-use crate::store::fault::Fault;
-use crate::store::permit::MOST;
-use crate::store::queue::{PassAsk, PassWhy};
-use crate::store::run::RunStore;
-use crate::store::session::SessionStore;
-use crate::store::{json, to_micros};
+use crate::store::driver::json;
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::deadlock::DeadlockStore;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::MOST;
+use crate::store::verbs::queue::{PassAsk, PassWhy};
+use crate::store::verbs::run::RunStore;
+use crate::store::verbs::session::SessionStore;
+use crate::store::verbs::time::to_micros;
 
 /// The rows that are due. `UTC_TIMESTAMP(6)` is a little early, but no index serves a comparison with `SYSDATE(6)`,
 /// which changes while the statement runs. `run_in_tx` sets `clean_at` when it begins, before it keeps its outcome:

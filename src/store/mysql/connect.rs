@@ -9,12 +9,13 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 
 use super::statement::{found_cluster, read_alone};
 use crate::model::{ConnectError, Error, FaultKind};
-use crate::store::engines::Driver;
-use crate::store::fault::Fault;
-use crate::store::migrate::{MigrateFault, MigrateUntil};
-use crate::store::origin::{Current, Origin, Password};
-use crate::store::schema::SchemaStore;
-use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, servers, url};
+use crate::store::driver::capabilities::Capabilities;
+use crate::store::driver::connect::{Call, Connection, Connector};
+use crate::store::driver::origin::{Current, Origin, Password};
+use crate::store::driver::request::RequestLimit;
+use crate::store::driver::{servers, url};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -93,8 +94,6 @@ impl MySql {
 impl Connector for MySql {
     type Connection = MySqlConnection;
     type Options = MySqlConnectOptions;
-
-    const DRIVER: Driver = Driver::MySql;
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: false,

@@ -6,10 +6,10 @@ use sqlx::{Connection, FromRow, MySqlConnection};
 use uuid::Uuid;
 
 use super::statement::{fill, quoted, read_alone};
-use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
-use crate::store::fault::Fault;
-use crate::store::json;
-use crate::store::queue::LookAsk;
+use crate::store::driver::json;
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::LookAsk;
 
 const TELL: &str = "
 INSERT IGNORE INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)

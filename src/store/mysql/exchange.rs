@@ -15,56 +15,26 @@
 
 use sqlx::{MySqlConnection, Row};
 
-use super::lease::take_text;
-use super::lock_row::{Rows, found, row_columns, row_ends};
-use super::quarantine::may_grant;
-use super::statement::{fill, hex, in_one_transaction, is_in_cluster, text};
-use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::lease::TakeAsk;
-use crate::store::release::ReleaseAsk;
-use crate::store::request::RECORD;
-use crate::store::to_micros;
+use super::grant_rule::freed;
+use super::lease_text::{LONGEST, names, take_alike, take_text};
+use super::lock_row::{Rows, found};
+use super::statement::{fill, hex, in_one_transaction, is_in_cluster};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::TakeAsk;
+use crate::store::verbs::release::ReleaseAsk;
 
 const LOCK_MINE: &str = "
 SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock f FORCE INDEX (PRIMARY)
 WHERE f.name IN (?) AND f.grant_id IN (?) AND f.expires_at > SYSDATE(6) AND f.waiters = 0
 FOR UPDATE SKIP LOCKED";
 
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 UPDATE rowlock_lock l FORCE INDEX (PRIMARY)
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL
-WHERE @rl_mine = ? AND l.name IN (?)";
-
-/// For asks that differ in the name and the grant id only.
-const TAKE: &str = concat!(
+SET ",
+    freed!("l."),
     "
-UPDATE (
-    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
-    WHERE f.name IN (?) AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
-      AND (f.waiters = 0 OR ?) AND f.capacity = 0 AND ",
-    may_grant!(),
-    "
-    LIMIT 1000000
-    FOR UPDATE SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    l.grant_id = SUBSTRING(?, 16 * FIELD(l.name, ?) - 15, 16),
-    l.holder = ?,
-    l.acquired_at = SYSDATE(6),
-    l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND,
-    l.session_id = ?"
-);
-
-const READ: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name IN (?)"
+WHERE @rl_mine = ? AND l.name IN (?)"
 );
 
 /// What was done.
@@ -113,18 +83,9 @@ pub(super) async fn release_all(
     Ok(usize::try_from(mine) == Ok(releases.len()))
 }
 
-/// The statement that takes, and the statement that reads back.
-pub(super) fn lean_take_text(asks: &[TakeAsk]) -> (String, String) {
-    let lean = lean_take(asks).filter(|(take, read)| take.len() + read.len() < LONGEST);
-    lean.unwrap_or_else(|| take_text(asks))
-}
-
-/// What is left of a TLS record, besides the start and the end of the transaction.
-const LONGEST: usize = RECORD - 64;
-
 pub(super) fn exchange_text(releases: &[&ReleaseAsk], takes: &[TakeAsk]) -> String {
     let release = release_text(releases.iter().copied());
-    let (take, read) = lean_take(takes).unwrap_or_else(|| take_text(takes));
+    let (take, read) = take_alike(takes).unwrap_or_else(|| take_text(takes));
     format!("{release}; {take}; SELECT @rl_mine; {read}")
 }
 
@@ -136,54 +97,4 @@ fn release_text<'a>(releases: impl ExactSizeIterator<Item = &'a ReleaseAsk> + Cl
     let lock = fill(LOCK_MINE, &[names.clone(), ids.join(",")]);
     let free = fill(FREE, &[count, names]);
     format!("{lock}; {free}")
-}
-
-/// The statement that takes, and the statement that reads back. `None`: the asks differ too much.
-fn lean_take(asks: &[TakeAsk]) -> Option<(String, String)> {
-    let (first, others) = asks
-        .split_first()
-        .filter(|(_, others)| !others.is_empty())?;
-    let same = |ask: &TakeAsk| {
-        (&ask.ttl, &ask.holder, &ask.session, &ask.barging)
-            == (&first.ttl, &first.holder, &first.session, &first.barging)
-    };
-    if !others.iter().all(same) {
-        return None;
-    }
-    let names = names(asks.iter().map(|ask| &ask.name));
-    let ids: Vec<u8> = asks
-        .iter()
-        .flat_map(|ask| *ask.grant_id.as_bytes())
-        .collect();
-    let take = fill(
-        TAKE,
-        &[
-            names.clone(),
-            i32::from(first.barging).to_string(),
-            hex(&ids),
-            names.clone(),
-            text(&first.holder),
-            to_micros(first.ttl).to_string(),
-            first
-                .session
-                .map_or(String::from("NULL"), |id| hex(id.as_bytes())),
-        ],
-    );
-    Some((take, fill(READ, &[names])))
-}
-
-/// A list of literals. Plain text is half as long as hexadecimal.
-fn names<'a>(names: impl Iterator<Item = &'a Name> + Clone) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/ ".contains(byte);
-    let are_plain = names
-        .clone()
-        .all(|name| name.as_bytes().iter().all(is_plain));
-    let literals = names.map(|name| {
-        if are_plain {
-            format!("'{}'", name.as_str())
-        } else {
-            hex(name.as_bytes())
-        }
-    });
-    literals.collect::<Vec<_>>().join(",")
 }

@@ -1,8 +1,8 @@
 //! Exchanges on both servers.
 
 use super::*;
-use crate::store::lease::{LeaseStore, TakeAsk, Taken};
-use crate::store::release::{Freed, ReleaseAsk};
+use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::verbs::release::{Freed, ReleaseAsk};
 
 async fn on_both(test: impl AsyncFn(Database)) {
     for variable in ["ROWLOCK_TEST_MYSQL_URL", "ROWLOCK_TEST_MARIADB_URL"] {

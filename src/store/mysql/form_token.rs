@@ -4,10 +4,10 @@ use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
 use super::statement::{NOW, hex, rows};
-use crate::store::fault::Fault;
-use crate::store::form_token::{FormTokenStore, TokenAsk};
-use crate::store::in_tx::Told;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::time::to_micros;
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::statement::{fill, hex, read_alone, rows_and_changes};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::verbs::time::to_micros;
 
 /// The row `f` has a live grant of the ask.
 macro_rules! is_live {

@@ -24,15 +24,16 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
+use super::grant_rule::{freed, is_free};
 use super::lock_row::{row_columns, row_ends};
 use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes};
 use crate::model::{FaultKind, Name};
-use crate::store::fault::Fault;
-use crate::store::in_tx::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinAsk, PinBy, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
-use crate::store::micros;
-use crate::store::row::LockRow;
+use crate::store::verbs::row::LockRow;
+use crate::store::verbs::time::micros;
 
 /// MAX returns a row even for an empty table.
 pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE";
@@ -96,13 +97,11 @@ macro_rules! quarantine {
 /// Whether the row, which is locked, is that of a lock without a live lease.
 macro_rules! is_unheld {
     () => {
-        concat!(
-            "capacity = 0 AND (expires_at IS NULL OR expires_at <= ",
-            now!(),
-            ")"
-        )
+        concat!("capacity = 0 AND ", is_free!("", now!()))
     };
 }
+
+const FREED: &str = freed!("");
 
 const IS_UNHELD: &str = is_unheld!();
 
@@ -141,7 +140,7 @@ macro_rules! clock {
 
 /// The next fence of a row that is locked. Waits until the clock has passed the last one, if that is ahead by less
 /// than [`FURTHEST_AHEAD`]. A wait that was cut off (KILL QUERY) grants nothing.
-macro_rules! next_fence {
+macro_rules! fence_after_wait {
     () => {
         concat!(
             "IF(fence + 1 - ",
@@ -160,11 +159,11 @@ fn grant_text(names: &str) -> String {
     format!(
         "UPDATE rowlock_lock
          SET fence = {},
-             grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+             {FREED}
          WHERE name IN ({names}); \
          SELECT (SELECT id FROM rowlock_database), fence
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name {ALL}",
-        next_fence!()
+        fence_after_wait!()
     )
 }
 
@@ -185,9 +184,9 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
          LIMIT 1 FOR UPDATE NOWAIT; \
          UPDATE rowlock_lock
          SET fence = @rl_fence,
-             grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+             {FREED}
          WHERE name = {name} AND fence < @rl_fence {version} AND {IS_UNHELD}",
-        next_fence!()
+        fence_after_wait!()
     )
 }
 

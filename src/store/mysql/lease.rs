@@ -19,67 +19,19 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 use uuid::Uuid;
 
-use super::exchange::{exchange, lean_take_text, release_all};
+use super::exchange::{exchange, release_all};
+use super::grant_rule::{freed, may_grant};
+use super::lease_text::leanest_take_text;
 use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
-use super::quarantine::may_grant;
-use super::statement::{fill, hex, quoted, text, write_and_read};
+use super::statement::{fill, quoted, write_and_read};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
-use crate::store::release::{Freed, ReleaseAsk};
-use crate::store::row::{LockColumns, LockRow};
-use crate::store::{json, micros, release, to_micros};
-
-const TAKE: &str = concat!(
-    "
-UPDATE (
-    SELECT f.name, UNHEX(a.grant_id) AS grant_id, a.ttl, a.holder,
-           UNHEX(a.session_id) AS session_id
-    FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        name       VARCHAR(576) CHARACTER SET ascii   PATH '$[0]',
-        grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
-        ttl        BIGINT                             PATH '$[2]',
-        holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
-        session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-        barging    BIGINT                             PATH '$[5]'
-    )) a
-    STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
-    WHERE (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6)) AND (f.waiters = 0 OR a.barging)
-      AND f.capacity = 0 AND ",
-    may_grant!(),
-    "
-    LIMIT 1000000
-    FOR UPDATE /*!80000 OF f */ SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    l.grant_id = t.grant_id,
-    l.holder = t.holder,
-    l.acquired_at = SYSDATE(6),
-    l.expires_at = SYSDATE(6) + INTERVAL t.ttl MICROSECOND,
-    l.session_id = t.session_id"
-);
-
-/// [`TAKE`] for a single ask.
-const TAKE_ONE: &str = concat!(
-    "
-UPDATE (
-    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
-    WHERE f.name = ? AND (f.expires_at IS NULL OR f.expires_at <= SYSDATE(6))
-      AND (f.waiters = 0 OR ?) AND f.capacity = 0 AND ",
-    may_grant!(),
-    "
-    LIMIT 1
-    FOR UPDATE SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.fence = GREATEST(l.fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    l.grant_id = ?,
-    l.holder = ?,
-    l.acquired_at = SYSDATE(6),
-    l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND,
-    l.session_id = ?"
-);
+use crate::store::driver::json;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::release;
+use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::time::micros;
 
 /// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on
 /// gaps.
@@ -114,7 +66,8 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET l.expires_at = GREATEST(l.expires_at, SYSDATE(6) + INTERVAL t.ttl MICROSECOND)";
 
-const RELEASE: &str = "
+const RELEASE: &str = concat!(
+    "
 UPDATE (
     SELECT f.name
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
@@ -127,11 +80,13 @@ UPDATE (
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL";
+SET ",
+    freed!("l.")
+);
 
 /// [`RELEASE`] for a single ask.
-const RELEASE_ONE: &str = "
+const RELEASE_ONE: &str = concat!(
+    "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
     WHERE f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6) AND f.waiters = 0
@@ -139,8 +94,9 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL";
+SET ",
+    freed!("l.")
+);
 
 /// Locks the row of a name that has a grant, or whose row is damaged.
 const LOCK_HELD: &str = concat!(
@@ -153,33 +109,17 @@ WHERE l.name = ? AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL) AND l.
 FOR UPDATE"
 );
 
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-WHERE name = ?";
+SET ",
+    freed!(""),
+    "
+WHERE name = ?"
+);
 
 /// The session's client looks at its locks then.
 const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?";
-
-/// The statement that takes, and the statement that reads back.
-pub(super) fn take_text(asks: &[TakeAsk]) -> (String, String) {
-    let take = match asks {
-        [ask] => fill(
-            TAKE_ONE,
-            &[
-                hex(ask.name.as_bytes()),
-                i32::from(ask.barging).to_string(),
-                hex(ask.grant_id.as_bytes()),
-                text(&ask.holder),
-                to_micros(ask.ttl).to_string(),
-                ask.session
-                    .map_or(String::from("NULL"), |id| hex(id.as_bytes())),
-            ],
-        ),
-        _ => fill(TAKE, &[quoted(&json::takes(asks))]),
-    };
-    (take, read_text(asks.iter().map(|ask| &ask.name)))
-}
 
 fn renew_text(asks: &[RenewAsk]) -> String {
     fill(RENEW, &[quoted(&json::renewals(asks))])
@@ -188,7 +128,7 @@ fn renew_text(asks: &[RenewAsk]) -> String {
 #[async_trait]
 impl LeaseStore for MySqlConnection {
     async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let (take, read) = lean_take_text(asks);
+        let (take, read) = leanest_take_text(asks);
         let rows = found(&write_and_read(self, &take, &read).await?)?;
         Ok(taken(self, asks, rows).await?)
     }

@@ -7,9 +7,11 @@ use uuid::Uuid;
 
 use super::super::connect::MySql;
 use super::super::exchange::exchange_text;
+use super::super::lease_text::take_text;
 use super::*;
-use crate::store::lease::FOR_EVER;
-use crate::store::{Connector, RequestLimit};
+use crate::store::driver::connect::Connector;
+use crate::store::driver::request::RequestLimit;
+use crate::store::verbs::lease::FOR_EVER;
 
 /// The size of a TLS record, and of the protocol's header before a statement.
 const RECORD: usize = 16 * 1024;

@@ -6,13 +6,14 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
+use super::grant_rule::freed;
 use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, Kind, Name};
-use crate::store::classify::classify;
-use crate::store::fault::Fault;
-use crate::store::json;
-use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
-use crate::store::row::{LockColumns, LockRow};
+use crate::store::driver::classify::classify;
+use crate::store::driver::json;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
+use crate::store::verbs::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -63,7 +64,8 @@ STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
-const FREE_LAPSED: &str = "
+const FREE_LAPSED: &str = concat!(
+    "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
     WHERE f.name = ? AND f.expires_at <= SYSDATE(6)
@@ -71,8 +73,9 @@ UPDATE (
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL";
+SET ",
+    freed!("l.")
+);
 
 /// The error for a duplicate is caught.
 const MAKE_ROW: &str = "

@@ -11,12 +11,12 @@ use super::permit_text::{Reclaim, join_text, pass_text, resize_text, weigh_text}
 use super::queue::{join_with, transact};
 use super::statement::read_alone;
 use crate::model::{Kind, Name, Share};
-use crate::store::fault::Fault;
-use crate::store::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
-use crate::store::queue::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::verbs::queue::{
     Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, with_quarantine,
 };
-use crate::store::row::count;
+use crate::store::verbs::row::count;
 
 #[async_trait]
 impl PermitStore for MySqlConnection {

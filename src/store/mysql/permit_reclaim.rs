@@ -7,8 +7,8 @@
 use super::lock_row::row_ends;
 use super::statement::{fill, hex, quoted, with};
 use crate::model::Name;
-use crate::store::json;
-use crate::store::queue::LookAsk;
+use crate::store::driver::json;
+use crate::store::verbs::queue::LookAsk;
 
 /// The permits of the name. `{from}` and `{to}` are the names before the first and after the last one.
 macro_rules! permits {

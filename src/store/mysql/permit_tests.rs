@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::model::Share;
-use crate::store::lease::{LeaseStore, RenewAsk, Renewed};
 use crate::store::mysql::permit_text::{Reclaim, pass_text as permit_pass_text};
-use crate::store::permit::{WeighAsk, Weighed};
-use crate::store::queue_cases::PermitAsk;
+use crate::store::tests::PermitAsk;
+use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed};
+use crate::store::verbs::permit::{WeighAsk, Weighed};
 
 /// That of the newest permit.
 const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";

@@ -12,16 +12,16 @@
 
 use uuid::Uuid;
 
+use super::grant_rule::{may_grant, next_fence};
 use super::lock_row::{row_columns, row_ends};
 use super::permit_reclaim::{Literals, RECLAIM, of_name, permits, see_dead};
-use super::quarantine::may_grant;
 use super::queue::row_with;
 use super::row_wait::wait;
 use super::statement::{hex, text, with};
 use crate::model::{Name, Share};
-use crate::store::permit::{MOST, WeighAsk};
-use crate::store::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
-use crate::store::to_micros;
+use crate::store::verbs::permit::{MOST, WeighAsk};
+use crate::store::verbs::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
+use crate::store::verbs::time::to_micros;
 
 /// Locks the row of the name.
 const LOCK: &str = concat!(
@@ -70,7 +70,7 @@ SET @rl_queue = @rl_ours AND NOT @rl_live AND NOT @rl_fits AND NOT @rl_dead AND 
 INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at, weight)
   SELECT {name}, @rl_position, {grant}, {session}, {holder}, SYSDATE(6), {weight} FROM DUAL WHERE @rl_queue;
 SET @rl_fence = IF(@rl_fits AND (@rl_capacity <> 2147483647 OR {weight} >= @rl_capacity),
-    GREATEST(@rl_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))), @rl_fence);
+    ", next_fence!("@rl_"), ", @rl_fence);
 UPDATE rowlock_lock
   SET used = @rl_used + IF(@rl_fits, {weight}, 0), fence = @rl_fence,
       waiters = waiters + @rl_queue, next_position = next_position + @rl_queue
@@ -130,7 +130,7 @@ UPDATE rowlock_lock SET weight = {weight}, fence = @rl_own_fence WHERE name = {p
 
 /// Waiters that are too heavy now never fit. They are removed by their positions: a range would lock the row after it.
 /// The cleaner takes the fence for the last use.
-const RESIZE: &str = "\
+const RESIZE: &str = concat!("\
 SET @rl_before = @rl_capacity, @rl_go = @rl_go AND @rl_capacity < 2147483647;
 SELECT JSON_ARRAYAGG(position) INTO @rl_heavy
   FROM rowlock_waiter WHERE @rl_go AND @rl_waiters > 0 AND name = {name} AND weight > {capacity};
@@ -138,10 +138,10 @@ DELETE w FROM JSON_TABLE(@rl_heavy, '$[*]' COLUMNS (position BIGINT PATH '$')) a
   STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = {name} AND w.position = a.position;
 SET @rl_waiters = GREATEST(@rl_waiters - ROW_COUNT(), 0),
     @rl_capacity = IF(@rl_go, {capacity}, @rl_capacity),
-    @rl_fence = GREATEST(@rl_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)));
+    @rl_fence = ", next_fence!("@rl_"), ";
 UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = @rl_fence
   WHERE name = {name} AND @rl_go;
-";
+");
 
 /// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it.
 /// `writes`: how many of them up to this one have a new fence. Readers share the fence of the last write.
@@ -178,7 +178,7 @@ macro_rules! picked {
 const GRANT: &str = concat!(
     "\
 SET @rl_at = SYSDATE(6), @rl_next_fence = IF(@rl_writes > 0,
-    GREATEST(@rl_fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))), @rl_fence);
+    ", next_fence!("@rl_"), ", @rl_fence);
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, capacity, weight)
   SELECT CONCAT({from}, LOWER(a.grant_id)), w.grant_id,
          IF(a.writes > 0, @rl_next_fence + a.writes - 1, @rl_fence), w.holder, CAST(@rl_at AS DATETIME(6)),

@@ -6,17 +6,9 @@ use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::statement::{fill, in_one_transaction, read_alone};
-use crate::store::fault::Fault;
-use crate::store::quarantine::{Quarantine, QuarantineStore};
-use crate::store::{micros, to_micros};
-
-/// Whether the database is in no quarantine.
-macro_rules! may_grant {
-    () => {
-        "NOT EXISTS (SELECT 1 FROM rowlock_database q WHERE q.quarantine_until > SYSDATE(6))"
-    };
-}
-pub(super) use may_grant;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::quarantine::{Quarantine, QuarantineStore};
+use crate::store::verbs::time::{micros, to_micros};
 
 /// Locks the row. MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
 fn lock_text(limit: Duration) -> String {

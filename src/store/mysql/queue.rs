@@ -17,24 +17,24 @@
 //! - A range with `position > passed` skips the index entries of removed waiters, which old snapshots keep.
 
 use async_trait::async_trait;
-use sqlx::mysql::MySqlRow;
-use sqlx::{FromRow, MySqlConnection, Row};
+use sqlx::{FromRow, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
 use super::fault::is_lock_time_out;
+use super::grant_rule::{is_free, may_grant, next_fence};
 use super::lock_row::{make_row, row_columns, row_ends};
-use super::quarantine::may_grant;
 use super::row_wait::wait;
 use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text, with};
 use crate::model::{FaultKind, Kind, Name};
-use crate::store::fault::Fault;
-use crate::store::queue::{
+use crate::store::driver::json;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
     QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
 };
-use crate::store::row::{LockColumns, LockRow};
-use crate::store::session::SessionStore;
-use crate::store::{json, to_micros};
+use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::session::SessionStore;
+use crate::store::verbs::time::to_micros;
 
 /// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it
 /// meanwhile.
@@ -57,7 +57,7 @@ const JOIN: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(next_position), MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
        MAX(COALESCE(grant_id = {grant}, FALSE) AND expires_at > SYSDATE(6)
-           OR waiters = 0 AND capacity = 0 AND (expires_at IS NULL OR expires_at <= SYSDATE(6)) AND ",
+           OR waiters = 0 AND capacity = 0 AND ", is_free!(""), " AND ",
     may_grant!(),
     "), MAX(capacity)
   INTO @rl_waiters, @rl_position, @rl_mine, @rl_take, @rl_capacity
@@ -69,7 +69,7 @@ INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined
   SELECT {name}, @rl_position, {grant}, {session}, {holder}, SYSDATE(6) FROM DUAL WHERE @rl_queue;
 UPDATE rowlock_lock
   SET fence = IF(@rl_take AND NOT @rl_mine,
-          GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))), fence),
+          ", next_fence!(""), ", fence),
       acquired_at = IF(@rl_take AND NOT @rl_mine, SYSDATE(6), acquired_at),
       expires_at = IF(@rl_take,
           GREATEST(COALESCE(expires_at, SYSDATE(6)), SYSDATE(6) + INTERVAL {ttl} MICROSECOND), expires_at),
@@ -160,7 +160,7 @@ DELETE FROM rowlock_waiter WHERE name = {name} AND position = @rl_position;
 UPDATE rowlock_lock
   SET waiters = IF(@rl_position IS NULL, IF(@rl_may, 0, waiters), GREATEST(waiters - @rl_gone - ROW_COUNT(), 0)),
       fence = IF(@rl_position IS NULL, fence,
-          GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))),
+          ", next_fence!(""), "),
       grant_id = @rl_grant, session_id = NULL, holder = @rl_holder,
       acquired_at = IF(@rl_position IS NULL, NULL, SYSDATE(6)),
       expires_at = LEAST(acquired_at + INTERVAL {window} MICROSECOND, CAST(@rl_ends AS DATETIME(6))),

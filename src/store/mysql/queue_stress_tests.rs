@@ -9,8 +9,8 @@ use rowlock_test::patience;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::store::queue_cases::{LONG_TTL, Waits};
-use crate::store::release::Freed;
+use crate::store::tests::{LONG_TTL, Waits};
+use crate::store::verbs::release::Freed;
 
 const NAMES: [&str; 3] = ["a", "b", "z"];
 const FOR: Duration = Duration::from_secs(5);

@@ -7,10 +7,11 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::super::connect::MySql;
 use super::*;
-use crate::store::deadlock::DeadlockStore;
-use crate::store::queue_cases::{Client, Place, TTL, in_time, named, queue_cases};
-use crate::store::schema::SchemaStore;
-use crate::store::{Connector, micros};
+use crate::store::driver::connect::Connector;
+use crate::store::tests::{Client, Place, TTL, in_time, named, queue_cases};
+use crate::store::verbs::deadlock::DeadlockStore;
+use crate::store::verbs::schema::SchemaStore;
+use crate::store::verbs::time::micros;
 
 #[path = "exchange_tests.rs"]
 mod exchange;
@@ -32,7 +33,7 @@ impl Database {
         let (address, _) = server.rsplit_once('/').unwrap();
         let database = Self(MySql::from_url(&format!("{address}/{name}")).unwrap());
         let mut conn = database.connect().await;
-        SchemaStore::migrate(&mut conn, crate::store::migrate::MigrateUntil::Now)
+        SchemaStore::migrate(&mut conn, crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
         conn.check_tables().await.unwrap();
@@ -203,9 +204,14 @@ async fn the_last_waiter_leaves_a_free_name(place: &Database) {
     client.hold("a").await;
     let waits = client.wait("a").await;
     let seen = client.row("a").await.grant_id;
-    crate::store::lease::LeaseStore::lease_force_release(&mut client.conn, &named("a"), seen, TTL)
-        .await
-        .unwrap();
+    crate::store::verbs::lease::LeaseStore::lease_force_release(
+        &mut client.conn,
+        &named("a"),
+        seen,
+        TTL,
+    )
+    .await
+    .unwrap();
     let leave = waits.leaves();
     assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
     assert_eq!(client.row("a").await.waiters, 0);

@@ -9,16 +9,17 @@
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection, Row};
 
-use super::quarantine::may_grant;
+use super::grant_rule::may_grant;
 use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, RecordKey};
-use crate::store::fault::Fault;
-use crate::store::lease::Renewed;
-use crate::store::record::{
+use crate::store::driver::json;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::record::{
     ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
 };
-use crate::store::record_state::KeptState;
-use crate::store::{json, micros};
+use crate::store::verbs::record_state::KeptState;
+use crate::store::verbs::time::micros;
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,

@@ -6,13 +6,13 @@ use sqlx::{Connection, MySqlConnection, Row};
 use super::statement::{fill, hex, read_alone, text};
 use super::step;
 use crate::model::Outcome;
-use crate::store::fault::Fault;
-use crate::store::record::{RecordRow, record_row};
-use crate::store::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::record::{RecordRow, record_row};
+use crate::store::verbs::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
+use crate::store::verbs::time::to_micros;
 
 /// The columns of a record, without its outcome. The filter is the rule of
-/// [`state_now`](crate::store::record::RecordRow::state_now).
+/// [`state_now`](crate::store::verbs::record::RecordRow::state_now).
 const LIST: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, NULL,

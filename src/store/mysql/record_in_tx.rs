@@ -13,11 +13,11 @@ use sqlx::{MySqlConnection, Row};
 use super::in_tx::DATABASE;
 use super::statement::{NOW, execute, hex, rows, text};
 use crate::model::{FaultKind, Outcome};
-use crate::store::fault::Fault;
-use crate::store::in_tx::Told;
-use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
-use crate::store::record_in_tx::RecordInTxStore;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::verbs::record_in_tx::RecordInTxStore;
+use crate::store::verbs::time::to_micros;
 
 /// The variable has a value only while the wait is short. If an earlier claim was cut off then, its value stays.
 const WAIT_SHORTLY: &str = "

@@ -8,9 +8,9 @@ use sqlx::{FromRow, MySqlConnection, Row};
 use super::lock_row::{is_duplicate, row_ends};
 use super::statement::{fill, hex, read_alone};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::verbs::time::to_micros;
 
 /// The holder of the live grant. Nothing else reads the lock's row: a statement that changes another row would wait
 /// for a transaction that has this one locked.

@@ -7,10 +7,13 @@ use uuid::Uuid;
 use super::connect::{is_in_galera, switch};
 use super::statement::read_alone;
 use crate::model::{Engine, FaultKind};
-use crate::store::fault::Fault;
-use crate::store::grants::{RIGHTS, TABLES, identifier};
-use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
-use crate::store::schema::{Applied, SchemaStore, Server, relaxed};
+use crate::store::driver::grants::{RIGHTS, TABLES, identifier};
+use crate::store::driver::migrate;
+use crate::store::driver::migrate::Migrations;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{
+    Applied, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
+};
 
 mod embedded {
     refinery::embed_migrations!("migrations/mysql");
@@ -157,7 +160,7 @@ fn parse(text: &str) -> Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::grants::grants as of_target;
+    use crate::store::driver::grants::grants as of_target;
 
     #[test]
     fn the_engine_and_the_age_are_read_from_the_version() {

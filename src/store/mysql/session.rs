@@ -7,12 +7,14 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Connection, FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
+use super::grant_rule::freed;
 use super::statement::{fill, hex, read_alone, write_and_read};
-use crate::store::fault::Fault;
-use crate::store::session::{
+use crate::store::driver::json;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::session::{
     LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
-use crate::store::{json, to_micros};
+use crate::store::verbs::time::to_micros;
 
 const OPEN: &str = "
 INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
@@ -47,7 +49,8 @@ SET s.expires_at = NULL";
 /// Those sessions of the list that have not ended.
 const NOT_ENDED: &str = "SELECT id FROM rowlock_session WHERE id IN (?) AND expires_at IS NOT NULL";
 
-const FREE_NAMES: &str = "
+const FREE_NAMES: &str = concat!(
+    "
 UPDATE (
     SELECT f.name
     FROM JSON_TABLE(?, '$[*]' COLUMNS (
@@ -60,21 +63,24 @@ UPDATE (
     FOR UPDATE /*!80000 OF f */ SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL";
+SET ",
+    freed!("l.")
+);
 
 const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = ?";
 
 /// Frees locks of an ended session.
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 UPDATE (
     SELECT f.name FROM rowlock_lock f FORCE INDEX (rowlock_lock_session)
     WHERE f.session_id = ? LIMIT ?
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.grant_id = NULL, l.holder = NULL, l.acquired_at = NULL, l.expires_at = NULL,
-    l.session_id = NULL";
+SET ",
+    freed!("l.")
+);
 
 /// A plain read: a DELETE with a subquery would wait for locked rows.
 const HAS_LOCKS: &str = "SELECT name FROM rowlock_lock WHERE session_id = ? LIMIT 1";

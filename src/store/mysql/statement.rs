@@ -16,8 +16,8 @@ use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Either, Executor, MySqlConnection};
 
 use crate::model::FaultKind;
-use crate::store::classify::classify;
-use crate::store::fault::Fault;
+use crate::store::driver::classify::classify;
+use crate::store::verbs::fault::Fault;
 
 /// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be
 /// asked; probably they lead to the same cluster. One statement after the other is right everywhere.

@@ -5,9 +5,9 @@ use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::statement::{fill, hex, read_alone};
 use crate::model::{Outcome, RecordKey};
-use crate::store::fault::Fault;
-use crate::store::record::Finished;
-use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::record::Finished;
+use crate::store::verbs::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.open_step USING utf8mb4), r.open_step_number, s.content_type, s.outcome

@@ -6,12 +6,12 @@ use sqlx::PgConnection;
 use super::lock_row::row_ends;
 use super::{query, query_as};
 use crate::model::Name;
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
-use crate::store::deadlock::DeadlockStore;
-use crate::store::fault::Fault;
-use crate::store::run::RunStore;
-use crate::store::session::SessionStore;
-use crate::store::to_micros;
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::deadlock::DeadlockStore;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::run::RunStore;
+use crate::store::verbs::session::SessionStore;
+use crate::store::verbs::time::to_micros;
 
 /// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but
 /// no index serves a comparison with `clock_timestamp()`, which is volatile.

@@ -13,11 +13,13 @@ use super::look::{Look, open};
 use super::own_connection::OwnConnection;
 use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
-use crate::store::engines::Driver;
-use crate::store::fault::Fault;
-use crate::store::origin::{Current, Origin, Password};
-use crate::store::queue::Listener;
-use crate::store::{Capabilities, Connector, RequestLimit, servers, url};
+use crate::store::driver::capabilities::Capabilities;
+use crate::store::driver::connect::Connector;
+use crate::store::driver::origin::{Current, Origin, Password};
+use crate::store::driver::request::RequestLimit;
+use crate::store::driver::{servers, url};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::Listener;
 
 const FORM: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
                     several servers are written as HOST1:PORT1,HOST2:PORT2)";
@@ -159,8 +161,6 @@ impl Postgres {
 impl Connector for Postgres {
     type Connection = OwnConnection;
     type Options = PgConnectOptions;
-
-    const DRIVER: Driver = Driver::Postgres;
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: false,

@@ -5,9 +5,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{query, query_as};
-use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
-use crate::store::fault::Fault;
-use crate::store::queue::LookAsk;
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::LookAsk;
 
 const TELL: &str = "
 INSERT INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)

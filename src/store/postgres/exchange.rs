@@ -13,12 +13,12 @@
 
 use sqlx::PgConnection;
 
-use super::quarantine::may_grant;
+use super::grant_rule::{is_free, may_grant, next_fence};
 use super::{names, query_as};
-use crate::store::fault::Fault;
-use crate::store::lease::TakeAsk;
-use crate::store::release::ReleaseAsk;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::TakeAsk;
+use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::time::to_micros;
 
 /// The first asks are acquires. A release has no TTL: only `name` and `id` are as long as all the asks, and the end of
 /// a shorter array is NULL.
@@ -28,7 +28,7 @@ UPDATE rowlock_lock l
 SET grant_id = CASE WHEN a.ttl IS NOT NULL THEN a.id END,
     fence = CASE
         WHEN a.ttl IS NULL THEN l.fence
-        ELSE GREATEST(l.fence + 1, (date_part('epoch', clock_timestamp()) * 1000000)::bigint)
+        ELSE ", next_fence!("l."), "
     END,
     holder = a.holder,
     acquired_at = CASE WHEN a.ttl IS NOT NULL THEN clock_timestamp() END,
@@ -43,7 +43,7 @@ LATERAL (
     SELECT r.ctid FROM rowlock_lock r
     WHERE r.name = a.name AND CASE
         WHEN a.ttl IS NULL THEN r.grant_id = a.id AND r.expires_at > clock_timestamp() AND r.waiters = 0
-        ELSE (r.expires_at IS NULL OR r.expires_at <= clock_timestamp()) AND (r.waiters = 0 OR a.barging) AND r.capacity = 0
+        ELSE ", is_free!("r."), " AND (r.waiters = 0 OR a.barging) AND r.capacity = 0
              AND ",
     may_grant!(),
     "

@@ -6,10 +6,10 @@ use uuid::Uuid;
 
 use super::in_tx::prove;
 use super::{in_callers, query, query_as};
-use crate::store::fault::Fault;
-use crate::store::form_token::{FormTokenStore, TokenAsk};
-use crate::store::in_tx::Told;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::time::to_micros;
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::{query, query_scalar};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::verbs::time::to_micros;
 
 /// The row `l` has a live grant of the ask. (A session that has ended has no expiry.)
 macro_rules! is_live {

@@ -27,16 +27,17 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lock_row::{row_columns, row_ends};
-use super::quarantine::{may_grant, quarantine_left};
+use super::quarantine::quarantine_left;
 use super::{in_callers, names, query_as, row_security, tx_wait};
 use crate::model::{FaultKind, Name};
-use crate::store::fault::Fault;
-use crate::store::in_tx::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
-use crate::store::micros;
-use crate::store::row::LockRow;
+use crate::store::verbs::row::LockRow;
+use crate::store::verbs::time::micros;
 
 /// Begins a transaction in which every later statement can tell that this transaction is still open.
 pub(crate) const BEGIN: &str = "BEGIN; SET LOCAL rowlock.here = 'begun'";
@@ -64,13 +65,13 @@ FROM rowlock_database d LEFT JOIN mine m ON true";
 /// The next fence of the row `l`, which is locked. Waits until the clock has passed the last one, if that is ahead by
 /// less than [`FURTHEST_AHEAD`]. (A list of a SELECT … FOR UPDATE would be computed before the row is locked. The
 /// inner CASE is never NULL.)
-macro_rules! next_fence {
+macro_rules! fence_after_wait {
     () => {
-        "CASE WHEN
+        concat!("CASE WHEN
              CASE WHEN l.fence + 1 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint BETWEEN 1 AND 40000
                   THEN pg_sleep((l.fence + 2 - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) / 1000000.0)::text
                   ELSE '' END IS NOT NULL
-             THEN GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END"
+             THEN ", next_fence!("l."), " END")
     };
 }
 const _: () = assert!(FURTHEST_AHEAD == 40_000);
@@ -87,15 +88,15 @@ WITH ask AS (
     FROM ask
 ), free AS (
     SELECT l.name FROM rowlock_lock l JOIN ask a ON a.name = l.name
-    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND l.capacity = 0
+    WHERE ", is_free!("l."), " AND l.capacity = 0
       AND (a.version IS NULL OR a.version = l.fence)
       AND NOT (SELECT again FROM marks) AND ", may_grant!(), "
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), took AS (
     UPDATE rowlock_lock l
-    SET fence = ", next_fence!(), ",
-        grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+    SET fence = ", fence_after_wait!(), ",
+        ", freed!(), "
     FROM free f
     WHERE l.name = f.name AND (SELECT count(*) FROM free) = cardinality($1)
     RETURNING l.name, l.fence, set_config(
@@ -119,8 +120,8 @@ WITH here AS MATERIALIZED (
            OR COALESCE(current_setting('rowlock.here', true), '') <> '' AS proven
 )
 UPDATE rowlock_lock l
-SET fence = ", next_fence!(), ",
-    grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+SET fence = ", fence_after_wait!(), ",
+    ", freed!(), "
 WHERE name = (
     SELECT CASE
         WHEN k.expires_at IS NULL OR k.expires_at <= clock_timestamp() THEN k.name
@@ -130,7 +131,7 @@ WHERE name = (
     WHERE k.name = (
         SELECT name FROM rowlock_lock
         WHERE (SELECT proven FROM here) IS NOT NULL AND name = $1 AND ($2::bigint IS NULL OR fence = $2)
-          AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0 AND ", may_grant!(), "
+          AND ", is_free!(""), " AND capacity = 0 AND ", may_grant!(), "
           AND position(' ' || encode($1, 'hex') || ' ' IN
                        COALESCE(current_setting('rowlock.locked', true), '')) = 0
     )

@@ -17,15 +17,16 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::exchange::exchange;
+use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lock_row::{TakeColumns, row_columns, row_ends, taken};
-use super::quarantine::may_grant;
 use super::{names, query, query_as, query_scalar};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
-use crate::store::release::{self, Freed, ReleaseAsk};
-use crate::store::row::{LockColumns, LockRow};
-use crate::store::{micros, to_micros};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::release;
+use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::time::{micros, to_micros};
 
 /// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the
 /// statement for a batch finds the reason, or makes the row.
@@ -33,7 +34,9 @@ const TAKE_ONE: &str = concat!(
     "
 UPDATE rowlock_lock
 SET grant_id = $2,
-    fence = GREATEST(fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    fence = ",
+    next_fence!(""),
+    ",
     holder = $4,
     acquired_at = clock_timestamp(),
     expires_at = clock_timestamp() + $3 * interval '1 microsecond',
@@ -41,7 +44,9 @@ SET grant_id = $2,
     recall = NULL
 WHERE name = (
     SELECT name FROM rowlock_lock
-    WHERE name = $1 AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND (waiters = 0 OR $6) AND capacity = 0
+    WHERE name = $1 AND ",
+    is_free!(""),
+    " AND (waiters = 0 OR $6) AND capacity = 0
       AND ",
     may_grant!(),
     "
@@ -60,7 +65,7 @@ WITH ask AS (
     LIMIT cardinality($1)
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
-    WHERE (l.expires_at IS NULL OR l.expires_at <= clock_timestamp()) AND (l.waiters = 0 OR a.barging) AND l.capacity = 0
+    WHERE ", is_free!("l."), " AND (l.waiters = 0 OR a.barging) AND l.capacity = 0
       AND ",
     may_grant!(),
     "
@@ -69,7 +74,7 @@ WITH ask AS (
 ), took AS (
     UPDATE rowlock_lock l
     SET grant_id = a.grant_id,
-        fence = GREATEST(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        fence = ", next_fence!("l."), ",
         holder = a.holder,
         acquired_at = clock_timestamp(),
         expires_at = clock_timestamp() + a.ttl * interval '1 microsecond',
@@ -144,7 +149,8 @@ RETURNING waiters > 0, set_config('synchronous_commit', 'off', true)";
 
 /// The commit of a pure release need not wait for the disk: a lost release leaves a row that expires, or that its
 /// client's next look at its session finds. `set_config(…, true)` is SET LOCAL, for this statement's own transaction.
-const RELEASE: &str = "
+const RELEASE: &str = concat!(
+    "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
         WITH ORDINALITY AS a (name, grant_id, fence, n)
@@ -156,7 +162,9 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 ), freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+    SET ",
+    freed!(),
+    "
     FROM mine m
     WHERE l.name = m.name
     RETURNING l.name
@@ -170,7 +178,8 @@ SELECT f.name IS NOT NULL,
 FROM ask a
 LEFT JOIN freed f ON f.name = a.name
 LEFT JOIN rowlock_lock l ON l.name = a.name
-ORDER BY a.n";
+ORDER BY a.n"
+);
 
 /// Waits for the row, because the caller of a forced release wants it done.
 const FORCE_RELEASE: &str = concat!(
@@ -182,7 +191,9 @@ WITH held AS (
     FOR UPDATE
 ), freed AS (
     UPDATE rowlock_lock l
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+    SET ",
+    freed!(),
+    "
     FROM held h
     WHERE l.name = h.name
 ), forced AS (

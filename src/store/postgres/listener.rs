@@ -9,8 +9,8 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use uuid::Uuid;
 
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::queue::{Listener, News};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{Listener, News};
 
 /// The channel of a session; `rowlock_pass_v1` sends to it.
 pub(super) fn channel(session: Uuid) -> String {
@@ -52,8 +52,8 @@ impl Listener for Channel {
     }
 }
 
-/// What the functions of `V8__waiter.sql` and [`QueueStore::queue_test`](crate::store::queue::QueueStore::queue_test)
-/// send.
+/// What the functions of `V8__waiter.sql` and
+/// [`QueueStore::queue_test`](crate::store::verbs::queue::QueueStore::queue_test) send.
 fn news(payload: &str) -> News {
     let recalled = payload.strip_prefix("recall ").and_then(|name| {
         let digits = name.as_bytes().chunks(2).map(std::str::from_utf8);

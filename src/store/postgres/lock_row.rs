@@ -4,12 +4,13 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::grant_rule::freed;
 use super::{query, query_as};
 use crate::model::{Kind, Name};
-use crate::store::fault::Fault;
-use crate::store::lease::Taken;
-use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
-use crate::store::row::{LockColumns, LockRow};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::Taken;
+use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
+use crate::store::verbs::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -76,14 +77,18 @@ INSERT INTO rowlock_lock (name, fence, capacity)
 VALUES ($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2)
 ON CONFLICT (name) DO NOTHING";
 
-const FREE_LAPSED: &str = "
+const FREE_LAPSED: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+SET ",
+    freed!(),
+    "
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND expires_at <= clock_timestamp()
     FOR UPDATE SKIP LOCKED
-)";
+)"
+);
 
 /// The condition of the cleaner (`clean.rs`), without its age. It is checked on the newest version of the row, which
 /// is locked then.

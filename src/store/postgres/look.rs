@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, PgConnection, Row};
 
-use crate::store::fault::Fault;
+use crate::store::verbs::fault::Fault;
 
 /// `pg_stat_get_activity` lets a user see its own sessions.
 const LOOK: &str = "

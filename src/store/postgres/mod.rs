@@ -8,6 +8,7 @@ mod deadlock;
 mod exchange;
 mod fault;
 mod form_token;
+mod grant_rule;
 mod hold;
 mod in_tx;
 mod lease;
@@ -37,8 +38,8 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryAs, QueryScalar};
 use sqlx::{FromRow, Postgres as Driver};
 
+use super::verbs::fault::Fault;
 use crate::model::Name;
-use crate::store::fault::Fault;
 
 tokio::task_local! {
     /// Whether the statements of the running verb are prepared under a name, so that the next call need not send their

@@ -8,10 +8,9 @@ use sqlx::{Connection as _, PgConnection};
 use super::NAMED;
 use super::pooler::{BEGIN, Known, Sharing, is_mix_up};
 use crate::model::FaultKind;
-use crate::store::fault::Fault;
-use crate::store::migrate::{MigrateFault, MigrateUntil};
-use crate::store::schema::SchemaStore;
-use crate::store::{Call, Connection};
+use crate::store::driver::connect::{Call, Connection};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 /// For migrations: no other client's operations wait for them.
 const BEGIN_MIGRATION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \

@@ -9,10 +9,11 @@ use uuid::Uuid;
 
 use super::*;
 use crate::model::Name;
-use crate::store::lease::{RenewAsk, TakeAsk, Taken};
+use crate::store::driver::connect::Connector;
 use crate::store::postgres::Postgres;
-use crate::store::release::ReleaseAsk;
-use crate::store::{Connector, Store};
+use crate::store::verbs::Store;
+use crate::store::verbs::lease::{RenewAsk, TakeAsk, Taken};
+use crate::store::verbs::release::ReleaseAsk;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -117,7 +118,7 @@ async fn connected(settings: &[(&str, &str)]) -> OwnConnection {
     let current = std::sync::Arc::new(move || std::sync::Arc::clone(&options));
     let connector = Postgres::from_options(current).unwrap();
     let mut own = connector.connect(0, TTL).await.unwrap();
-    own.migrate(crate::store::migrate::MigrateUntil::Now)
+    own.migrate(crate::store::verbs::schema::MigrateUntil::Now)
         .await
         .unwrap();
     own

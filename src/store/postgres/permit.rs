@@ -10,10 +10,12 @@ use super::lock_row::{make_row, row_ends};
 use super::query_as;
 use super::queue::{JoinColumns, joined, unlocked};
 use crate::model::{Kind, Name, Share};
-use crate::store::fault::Fault;
-use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, WINDOW};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::verbs::queue::{
+    Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, WINDOW,
+};
+use crate::store::verbs::time::to_micros;
 
 const JOIN: &str = "
 SELECT status, number FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";

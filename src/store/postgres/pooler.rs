@@ -18,8 +18,8 @@ use sqlx::{Connection, PgConnection, Row};
 
 use super::look::{Look, open};
 use crate::model::{ConnectError, Error};
-use crate::store::fault::Fault;
-use crate::store::url::Parameter;
+use crate::store::driver::url::Parameter;
+use crate::store::verbs::fault::Fault;
 
 /// A client that is paused between a statement and its COMMIT keeps its rows locked, but only briefly: a new row
 /// blocks all clients that make the same row, with all jobs in their statements. A client that returns later finds the

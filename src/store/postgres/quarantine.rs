@@ -9,17 +9,9 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::{query, query_as, query_scalar};
-use crate::store::fault::Fault;
-use crate::store::quarantine::{Quarantine, QuarantineStore};
-use crate::store::{micros, to_micros};
-
-/// Whether the database is in no quarantine.
-macro_rules! may_grant {
-    () => {
-        "NOT EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp())"
-    };
-}
-pub(super) use may_grant;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::quarantine::{Quarantine, QuarantineStore};
+use crate::store::verbs::time::{micros, to_micros};
 
 /// How many microseconds the quarantine of the database `d` lasts; NULL: there is none.
 macro_rules! quarantine_left {

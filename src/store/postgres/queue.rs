@@ -11,13 +11,13 @@ use super::listener::channel;
 use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
 use crate::model::{FaultKind, Kind, Name};
-use crate::store::fault::Fault;
-use crate::store::queue::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
 };
-use crate::store::session::{LeftBehind, SessionStore};
-use crate::store::to_micros;
+use crate::store::verbs::session::{LeftBehind, SessionStore};
+use crate::store::verbs::time::to_micros;
 
 const JOIN: &str = "
 SELECT status, number, is_orphaned FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";

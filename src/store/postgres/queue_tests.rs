@@ -7,13 +7,13 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
-use crate::store::hold::{HoldStore, RunOutAsk};
-use crate::store::lease::{LeaseStore, TakeAsk, Taken};
 use crate::store::postgres::listener::listen;
-use crate::store::queue::{News, PassWhy};
-use crate::store::queue_cases::{Client, Place, TTL, Waits, named, queue_cases};
-use crate::store::release::{Freed, ReleaseAsk};
-use crate::store::schema::SchemaStore;
+use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
+use crate::store::verbs::hold::{HoldStore, RunOutAsk};
+use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::verbs::queue::{News, PassWhy};
+use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::schema::SchemaStore;
 
 #[derive(Clone)]
 struct Schema(PgConnectOptions);
@@ -28,7 +28,7 @@ impl Schema {
         Self::run(&mut conn, &format!("CREATE SCHEMA \"{name}\"")).await;
         let schema = Self(options.options([("search_path", format!("\"{name}\""))]));
         let mut conn = schema.connect().await;
-        SchemaStore::migrate(&mut conn, crate::store::migrate::MigrateUntil::Now)
+        SchemaStore::migrate(&mut conn, crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
         conn.check_tables().await.unwrap();
@@ -179,7 +179,7 @@ async fn the_next_waiter_is_told_when_a_lease_ends_sooner() {
         time: TTL / 2,
     };
     let run_out = holder.conn.hold_run_out(&ask).await.unwrap();
-    assert!(matches!(run_out, crate::store::hold::Held::Done(())));
+    assert!(matches!(run_out, crate::store::verbs::hold::Held::Done(())));
     let news = tokio::time::timeout(patience(), listener.next());
     assert_eq!(news.await.unwrap().unwrap(), News::Look);
 }
@@ -346,7 +346,7 @@ async fn a_user_needs_the_right_to_run_the_functions() {
          DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {user}', current_schema()); END $$"
     );
     Schema::run(&mut owner, &make).await;
-    let grants = crate::store::grants::grants(&format!("postgres://{user}@host/postgres"));
+    let grants = crate::store::driver::grants::grants(&format!("postgres://{user}@host/postgres"));
     let (tables, functions) = grants.split_once("GRANT EXECUTE").unwrap();
     Schema::run(&mut owner, tables).await;
     let theirs = Schema(place.0.clone().username(&user).password("pw"));

@@ -11,15 +11,15 @@
 use async_trait::async_trait;
 use sqlx::{PgConnection, Row};
 
-use super::quarantine::may_grant;
+use super::grant_rule::may_grant;
 use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
-use crate::store::fault::Fault;
-use crate::store::lease::Renewed;
-use crate::store::record::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::record::{
     ClaimAsk, Claimed, EndColumns, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
 };
-use crate::store::{micros, to_micros};
+use crate::store::verbs::time::{micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,

@@ -8,11 +8,11 @@ use super::in_tx::prove;
 use super::record::lock;
 use super::{in_callers, query, query_as, query_scalar, row_security};
 use crate::model::Outcome;
-use crate::store::fault::Fault;
-use crate::store::in_tx::Told;
-use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
-use crate::store::record_in_tx::RecordInTxStore;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::verbs::record_in_tx::RecordInTxStore;
+use crate::store::verbs::time::to_micros;
 
 /// Writes nothing before the outcome exists: the advisory lock is the claim. A caller that does not get it at once
 /// gives the transaction up.

@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 
 use super::query_scalar;
 use crate::model::FaultKind;
-use crate::store::fault::Fault;
-use crate::store::grants::TABLES;
+use crate::store::driver::grants::TABLES;
+use crate::store::verbs::fault::Fault;
 
 /// The tables of which no policy shows this user a row.
 const HIDDEN: &str = "

@@ -6,9 +6,9 @@ use sqlx::PgConnection;
 use super::lock_row::row_ends;
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::verbs::time::to_micros;
 
 const BEGIN: &str = concat!(
     "

@@ -6,10 +6,13 @@ use uuid::Uuid;
 
 use super::{query, query_as, query_scalar, row_security};
 use crate::model::Engine;
-use crate::store::fault::Fault;
-use crate::store::grants::{RIGHTS, TABLES, identifier};
-use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
-use crate::store::schema::{Applied, SchemaStore, Server, relaxed};
+use crate::store::driver::grants::{RIGHTS, TABLES, identifier};
+use crate::store::driver::migrate;
+use crate::store::driver::migrate::Migrations;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{
+    Applied, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
+};
 
 mod embedded {
     refinery::embed_migrations!("migrations/postgres");
@@ -180,7 +183,7 @@ impl SchemaStore for PgConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::grants::grants as of_target;
+    use crate::store::driver::grants::grants as of_target;
 
     #[test]
     fn grants_are_for_the_user_and_the_database_of_the_url() {

@@ -7,15 +7,16 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::grant_rule::freed;
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::permit::PermitStore;
-use crate::store::queue::{PassAsk, PassWhy, QueueStore};
-use crate::store::session::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::PermitStore;
+use crate::store::verbs::queue::{PassAsk, PassWhy, QueueStore};
+use crate::store::verbs::session::{
     LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
-use crate::store::to_micros;
+use crate::store::verbs::time::to_micros;
 
 const OPEN: &str = "
 INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
@@ -33,7 +34,8 @@ WHERE session_id = $1 AND name > $2 AND grant_id IS NOT NULL
 ORDER BY name LIMIT $3";
 
 /// The statement's snapshot is newer than the sessions in it, so a session that it does not see has ended.
-const RECLAIM: &str = "
+const RECLAIM: &str = concat!(
+    "
 WITH ask AS (
     SELECT * FROM unnest($1::bytea[], $2::uuid[]) AS a (name, session_id)
 ), expired AS (
@@ -58,12 +60,16 @@ WITH ask AS (
     FOR UPDATE OF l SKIP LOCKED
 )
 UPDATE rowlock_lock l
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+SET ",
+    freed!(),
+    "
 FROM left_behind b
-WHERE l.name = b.name";
+WHERE l.name = b.name"
+);
 
 /// Ends a session with its locks. It waits for the session's row only, which nobody keeps who waits for another row.
-const END: &str = "
+const END: &str = concat!(
+    "
 WITH ended AS (
     UPDATE rowlock_session SET expires_at = NULL WHERE id = $1
 ), held AS (
@@ -72,13 +78,17 @@ WITH ended AS (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE rowlock_lock l
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+SET ",
+    freed!(),
+    "
 FROM held h
 WHERE l.name = h.name
-RETURNING l.name, l.waiters > 0";
+RETURNING l.name, l.waiters > 0"
+);
 
 /// Frees at most `$2` locks of an ended session.
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 WITH held AS (
     SELECT name FROM rowlock_lock
     WHERE session_id = $1
@@ -87,10 +97,13 @@ WITH held AS (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE rowlock_lock l
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+SET ",
+    freed!(),
+    "
 FROM held h
 WHERE l.name = h.name
-RETURNING l.name, l.waiters > 0";
+RETURNING l.name, l.waiters > 0"
+);
 
 const REMOVE: &str = "
 DELETE FROM rowlock_session

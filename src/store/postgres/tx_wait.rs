@@ -4,19 +4,24 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
+use super::grant_rule::is_free;
 use super::{names, query, query_scalar};
 use crate::model::{FaultKind, Name};
-use crate::store::fault::Fault;
-use crate::store::in_tx::TxWaited;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::TxWaited;
+use crate::store::verbs::time::to_micros;
 
-const WAIT: &str = "
+const WAIT: &str = concat!(
+    "
 SELECT name FROM rowlock_lock
-WHERE name = ANY ($1) AND (expires_at IS NULL OR expires_at <= clock_timestamp()) AND capacity = 0
+WHERE name = ANY ($1) AND ",
+    is_free!(""),
+    " AND capacity = 0
 ORDER BY name
-FOR UPDATE";
+FOR UPDATE"
+);
 
-/// [`tx_wait`](crate::store::in_tx::InTxStore::tx_wait).
+/// [`tx_wait`](crate::store::verbs::in_tx::InTxStore::tx_wait).
 pub(super) async fn wait(
     conn: &mut PgConnection,
     wanted: &[Name],

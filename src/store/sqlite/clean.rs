@@ -8,12 +8,13 @@ use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
 use super::writing::in_a_transaction;
 use crate::model::Name;
-use crate::store::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
-use crate::store::deadlock::DeadlockStore;
-use crate::store::fault::Fault;
-use crate::store::run::RunStore;
-use crate::store::session::SessionStore;
-use crate::store::{json, to_micros};
+use crate::store::driver::json;
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::deadlock::DeadlockStore;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::run::RunStore;
+use crate::store::verbs::session::SessionStore;
+use crate::store::verbs::time::to_micros;
 
 /// The rows that are due.
 const DUE: &str = "

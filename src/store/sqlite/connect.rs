@@ -13,13 +13,14 @@ use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 use super::file::{self, FileId};
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{ConnectError, Error, FaultKind};
-use crate::store::engines::Driver;
-use crate::store::fault::Fault;
-use crate::store::migrate::{MigrateFault, MigrateUntil};
-use crate::store::origin::Current;
-use crate::store::schema::SchemaStore;
-use crate::store::writers::Writers;
-use crate::store::{Call, Capabilities, Connection, Connector, RequestLimit, url};
+use crate::store::driver::capabilities::Capabilities;
+use crate::store::driver::connect::{Call, Connection, Connector};
+use crate::store::driver::origin::Current;
+use crate::store::driver::request::RequestLimit;
+use crate::store::driver::url;
+use crate::store::driver::writers::Writers;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the
 /// connection that retries often gets the file.
@@ -108,8 +109,6 @@ fn mode(url: &str) -> Option<Cow<'_, str>> {
 impl Connector for Sqlite {
     type Connection = OwnConnection;
     type Options = SqliteConnectOptions;
-
-    const DRIVER: Driver = Driver::Sqlite;
 
     const CAPABILITIES: Capabilities = Capabilities {
         one_writer: true,

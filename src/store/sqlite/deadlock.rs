@@ -5,10 +5,10 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::writing::in_a_transaction;
-use crate::store::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
-use crate::store::fault::Fault;
-use crate::store::json;
-use crate::store::queue::LookAsk;
+use crate::store::driver::json;
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::LookAsk;
 
 /// WHERE keeps ON from being a part of FROM.
 const TELL: &str = "

@@ -5,14 +5,13 @@
 
 use sqlx::SqliteConnection;
 
-use super::lease::{Done, release_all, take_all};
-use super::quarantine::may_grant;
+use super::grant_rule::{freed, is_free, may_grant, next_fence};
+use super::lease_text::{Done, release_all, take_all};
 use crate::model::FaultKind;
-use crate::store::fault::Fault;
-use crate::store::json;
-use crate::store::lease::TakeAsk;
-use crate::store::release::ReleaseAsk;
-use crate::store::writers;
+use crate::store::driver::{json, writers};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::TakeAsk;
+use crate::store::verbs::release::ReleaseAsk;
 
 /// BEGIN takes the write lock, and each statement reads the clock after that.
 const EXCHANGE: &str = concat!(

@@ -7,10 +7,10 @@ use uuid::Uuid;
 
 use super::*;
 use crate::model::Name;
-use crate::store::lease::{LeaseStore, Taken};
-use crate::store::release::Freed;
-use crate::store::schema::SchemaStore;
 use crate::store::sqlite::Sqlite;
+use crate::store::verbs::lease::{LeaseStore, Taken};
+use crate::store::verbs::release::Freed;
+use crate::store::verbs::schema::SchemaStore;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -62,7 +62,7 @@ async fn exchanges(conn: &mut SqliteConnection, held: ReleaseAsk) {
 async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
     let dir = tempfile::tempdir().unwrap();
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
-    conn.migrate(crate::store::migrate::MigrateUntil::Now)
+    conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
         .await
         .unwrap();
     // After the releases, at the second take.
@@ -91,7 +91,7 @@ async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
 async fn an_exchange_with_a_busy_file_does_nothing_and_may_be_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
-    conn.migrate(crate::store::migrate::MigrateUntil::Now)
+    conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
         .await
         .unwrap();
     let held = hold(&mut conn, "held").await;
@@ -109,7 +109,7 @@ async fn an_exchange_with_a_busy_file_does_nothing_and_may_be_sent_again() {
 async fn an_exchange_that_cannot_commit_does_nothing_and_may_be_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let (mut conn, mut other) = (connect(&dir).await, connect(&dir).await);
-    conn.migrate(crate::store::migrate::MigrateUntil::Now)
+    conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
         .await
         .unwrap();
     let held = hold(&mut conn, "held").await;

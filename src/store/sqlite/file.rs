@@ -13,7 +13,7 @@ use std::fs::Metadata;
 use std::path::Path;
 
 use crate::model::FaultKind;
-use crate::store::fault::Fault;
+use crate::store::verbs::fault::Fault;
 
 /// What tells one file of this machine from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

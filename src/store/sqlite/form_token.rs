@@ -4,10 +4,11 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::in_tx::{database, in_transaction};
-use crate::store::fault::Fault;
-use crate::store::form_token::{FormTokenStore, TokenAsk};
-use crate::store::in_tx::Told;
-use crate::store::{to_micros, writers};
+use crate::store::driver::writers;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::time::to_micros;
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)

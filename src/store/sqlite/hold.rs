@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::writing::durably;
-use crate::store::fault::Fault;
-use crate::store::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::verbs::time::to_micros;
 
 /// The row has a live grant of the ask.
 macro_rules! is_live {

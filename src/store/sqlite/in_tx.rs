@@ -15,17 +15,19 @@ use sqlx::{Either, Executor, Row, SqliteConnection};
 use time::UtcDateTime;
 use uuid::Uuid;
 
+use super::grant_rule::{freed, may_grant, next_fence};
 use super::lock_row::{row_columns, row_ends};
-use super::quarantine::{self, may_grant};
+use super::quarantine;
 use crate::model::{FaultKind, Kind, Name};
-use crate::store::fault::Fault;
-use crate::store::in_tx::{
+use crate::store::driver::json;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
 };
-use crate::store::lock_row::{LockRowStore, RowAsk};
-use crate::store::row::LockRow;
-use crate::store::session::{LeftBehind, SessionStore};
-use crate::store::{json, micros};
+use crate::store::verbs::lock_row::{LockRowStore, RowAsk};
+use crate::store::verbs::row::LockRow;
+use crate::store::verbs::session::{LeftBehind, SessionStore};
+use crate::store::verbs::time::micros;
 
 /// Takes the write lock, then looks. (Without RETURNING, the change has a row when `PRAGMA count_changes` is on.)
 const LOOK: &str = concat!(
@@ -40,15 +42,20 @@ LEFT JOIN rowlock_lock l ON l.name = unhex(a.value ->> 0)
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
-const GRANT: &str = "
+const GRANT: &str = concat!(
+    "
 INSERT INTO rowlock_lock (name, fence)
 SELECT unhex(a.value ->> 0), ?2
 FROM json_each(?1) a
 WHERE true
 ON CONFLICT (name) DO UPDATE
-SET grant_id = NULL, fence = max(fence + 1, excluded.fence), holder = NULL,
-    acquired_at = NULL, expires_at = NULL, session_id = NULL
-RETURNING name, fence";
+SET ",
+    freed!(),
+    ", fence = ",
+    next_fence!("excluded.fence"),
+    "
+RETURNING name, fence"
+);
 
 const ROW: &str = concat!(
     "
@@ -295,9 +302,9 @@ mod tests {
     use sqlx::Connection;
 
     use super::*;
-    use crate::store::schema::SchemaStore;
     use crate::store::sqlite::Sqlite;
     use crate::store::sqlite::writing::BEGIN_TO_WRITE;
+    use crate::store::verbs::schema::SchemaStore;
 
     async fn connect(file: &Path) -> SqliteConnection {
         let url = format!("sqlite:{}?mode=rwc", file.display());
@@ -312,7 +319,7 @@ mod tests {
         let file = dir.path().join("test.db");
         let (mut reader, mut writer) = (connect(&file).await, connect(&file).await);
         writer
-            .migrate(crate::store::migrate::MigrateUntil::Now)
+            .migrate(crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
         let name = Name::new("a").unwrap();
@@ -333,7 +340,7 @@ mod tests {
     async fn nothing_is_granted_before_the_clock_has_passed_the_last_fence() {
         let dir = tempfile::tempdir().unwrap();
         let mut conn = connect(&dir.path().join("test.db")).await;
-        conn.migrate(crate::store::migrate::MigrateUntil::Now)
+        conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
         let name = Name::new("a").unwrap();

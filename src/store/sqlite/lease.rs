@@ -16,43 +16,17 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::exchange::exchange;
+use super::grant_rule::{freed, is_free, may_grant, next_fence};
+use super::lease_text::{Done, release_all, take_all};
 use super::lock_row::{Rows, read, row_columns, row_ends};
-use super::quarantine::may_grant;
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
-use crate::store::release;
-use crate::store::release::{Freed, ReleaseAsk};
-use crate::store::row::{LockColumns, LockRow};
-use crate::store::{json, micros, to_micros, writers};
-
-/// Grants the asks in `?2`. Its rows have the names and the fences.
-macro_rules! take_all {
-    () => {
-        concat!(
-            "
-INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
-SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
-       now.us, now.us + (a.value ->> 2) + 1000, unhex(a.value ->> 4)
-FROM json_each(?2) a,
-     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE ",
-            may_grant!(),
-            "
-ON CONFLICT (name) DO UPDATE
-SET grant_id = excluded.grant_id,
-    fence = max(fence + 1, excluded.fence),
-    holder = excluded.holder,
-    acquired_at = excluded.acquired_at,
-    expires_at = excluded.expires_at,
-    session_id = excluded.session_id
-WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND capacity = 0
-  AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?2) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
-RETURNING name, fence"
-        )
-    };
-}
-pub(super) use take_all;
+use crate::store::driver::{json, writers};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::release;
+use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::time::{micros, to_micros};
 
 const TAKE: &str = take_all!();
 
@@ -70,12 +44,16 @@ WHERE ",
     "
 ON CONFLICT (name) DO UPDATE
 SET grant_id = excluded.grant_id,
-    fence = max(fence + 1, excluded.fence),
+    fence = ",
+    next_fence!("excluded.fence"),
+    ",
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
-WHERE (expires_at IS NULL OR expires_at <= excluded.acquired_at) AND (waiters = 0 OR ?6) AND capacity = 0
+WHERE ",
+    is_free!("excluded.acquired_at"),
+    " AND (waiters = 0 OR ?6) AND capacity = 0
 RETURNING fence"
 );
 
@@ -92,32 +70,19 @@ WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > ask.us
 RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-/// Frees the asks in `?1` whose names have no waiters. Its rows have the names, and no fences.
-macro_rules! release_all {
-    () => {
-        "
-UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-FROM (
-    SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS grant_id FROM json_each(?1) a
-) ask
-WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
-  AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND rowlock_lock.waiters = 0
-RETURNING name, NULL"
-    };
-}
-pub(super) use release_all;
-
 const RELEASE: &str = release_all!();
 
 /// [`RELEASE`] for a single ask.
-const RELEASE_ONE: &str = "
+const RELEASE_ONE: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET ",
+    freed!(),
+    "
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND waiters = 0";
+  AND waiters = 0"
+);
 
 /// A row with a grant, live or expired, or a damaged row.
 const HELD: &str = concat!(
@@ -129,10 +94,14 @@ FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
 WHERE l.name = ?1 AND (l.grant_id IS NOT NULL OR l.expires_at IS NOT NULL) AND l.grant_id IS ?2"
 );
 
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-WHERE name = ?1";
+SET ",
+    freed!(),
+    "
+WHERE name = ?1"
+);
 
 /// The session's client looks at its locks then.
 const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?1";
@@ -222,9 +191,6 @@ impl LeaseStore for SqliteConnection {
         Ok(Some(held))
     }
 }
-
-/// The names that a statement has granted, with their fences, and those that it has freed.
-pub(super) type Done = HashMap<Vec<u8>, Option<i64>>;
 
 async fn grant(conn: &mut SqliteConnection, asks: &[TakeAsk]) -> Result<Done, sqlx::Error> {
     let _turn = writers::turn().await;

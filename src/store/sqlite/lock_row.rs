@@ -1,16 +1,16 @@
 //! The rows of locks: the statements that read and make them.
 
+use super::grant_rule::freed;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use crate::model::{Kind, Name};
-use crate::store::fault::Fault;
-use crate::store::json;
-use crate::store::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
-use crate::store::row::{LockColumns, LockRow};
-use crate::store::writers;
+use crate::store::driver::{json, writers};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
+use crate::store::verbs::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -53,10 +53,14 @@ INSERT INTO rowlock_lock (name, fence, capacity)
 VALUES (?1, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, ?2)
 ON CONFLICT (name) DO NOTHING";
 
-const FREE_LAPSED: &str = "
+const FREE_LAPSED: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+SET ",
+    freed!(),
+    "
+WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
+);
 
 const INSPECT: &str = concat!(
     "

@@ -1,5 +1,5 @@
 //! SQLite: a JSON array carries a batch, and there is one writer at a time. So a verb that writes begins with
-//! [`turn`](crate::store::writers::turn) or with [`in_a_transaction`](writing::in_a_transaction).
+//! [`turn`](crate::store::driver::writers::turn) or with [`in_a_transaction`](writing::in_a_transaction).
 
 mod clean;
 mod connect;
@@ -8,9 +8,11 @@ mod exchange;
 mod fault;
 mod file;
 mod form_token;
+mod grant_rule;
 mod hold;
 mod in_tx;
 mod lease;
+mod lease_text;
 mod lock_row;
 mod permit;
 mod permit_row;

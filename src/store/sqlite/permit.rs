@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::grant_rule::next_fence;
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{Lock, Wanted, permits_of};
 use super::quarantine::is_quarantined;
@@ -17,10 +18,12 @@ use super::queue::{joined_or_full, unlocked};
 use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name, Share};
-use crate::store::fault::Fault;
-use crate::store::permit::{PermitStore, Resized, WeighAsk, Weighed};
-use crate::store::queue::{Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::verbs::queue::{
+    Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
+};
+use crate::store::verbs::time::to_micros;
 
 const LIVE: &str = "
 SELECT l.weight, l.fence
@@ -30,8 +33,12 @@ WHERE l.name = ?1 AND l.grant_id = ?2 AND l.expires_at > ?3 AND (l.session_id IS
 const WEIGH: &str = "UPDATE rowlock_lock SET weight = ?2, fence = ?3 WHERE name = ?1";
 
 /// The cleaner takes the fence for the last use.
-const RESIZE: &str = "
-UPDATE rowlock_lock SET capacity = ?2, fence = max(fence + 1, ?3 + 1000), waiters = ?4 WHERE name = ?1";
+const RESIZE: &str = concat!(
+    "
+UPDATE rowlock_lock SET capacity = ?2, fence = ",
+    next_fence!("?3 + 1000"),
+    ", waiters = ?4 WHERE name = ?1"
+);
 
 /// The waiter has a permit; and it is there.
 const LOOK: &str = "

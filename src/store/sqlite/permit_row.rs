@@ -5,11 +5,12 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
+use super::grant_rule::next_fence;
 use super::quarantine::is_quarantined;
 use super::waiter;
 use crate::model::{Kind, Name};
-use crate::store::permit::MOST;
-use crate::store::queue::Ended;
+use crate::store::verbs::permit::MOST;
+use crate::store::verbs::queue::Ended;
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
@@ -29,8 +30,11 @@ RETURNING weight, grant_id IS NOT NULL, coalesce(expires_at > ?2, FALSE)";
 
 const USE: &str = "UPDATE rowlock_lock SET used = max(used + ?2, 0) WHERE name = ?1";
 
-const NEXT_FENCE: &str =
-    "UPDATE rowlock_lock SET fence = max(fence + 1, ?2 + 1000) WHERE name = ?1 RETURNING fence";
+const NEXT_FENCE: &str = concat!(
+    "UPDATE rowlock_lock SET fence = ",
+    next_fence!("?2 + 1000"),
+    " WHERE name = ?1 RETURNING fence"
+);
 
 const FENCE: &str = "SELECT fence FROM rowlock_lock WHERE name = ?1";
 

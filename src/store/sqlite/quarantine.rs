@@ -6,18 +6,9 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::writing::durably;
-use crate::store::fault::Fault;
-use crate::store::quarantine::{Quarantine, QuarantineStore};
-use crate::store::{micros, to_micros};
-
-/// Whether the database is in no quarantine.
-macro_rules! may_grant {
-    () => {
-        "NOT EXISTS (SELECT 1 FROM rowlock_database q
-             WHERE q.quarantine_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)"
-    };
-}
-pub(super) use may_grant;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::quarantine::{Quarantine, QuarantineStore};
+use crate::store::verbs::time::{micros, to_micros};
 
 const BEGIN: &str = "
 UPDATE rowlock_database

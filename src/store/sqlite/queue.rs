@@ -7,19 +7,20 @@ use async_trait::async_trait;
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
+use super::grant_rule::{freed, next_fence};
 use super::lock_row::{make_row, read, row_ends};
 use super::quarantine::is_quarantined;
 use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{FaultKind, Kind, Name};
-use crate::store::fault::Fault;
-use crate::store::json;
-use crate::store::queue::{
+use crate::store::driver::{json, writers};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{
     ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
     Ticket, WaiterColumns, WaiterRow, with_quarantine,
 };
-use crate::store::session::{LeftBehind, SessionStore};
-use crate::store::{to_micros, writers};
+use crate::store::verbs::session::{LeftBehind, SessionStore};
+use crate::store::verbs::time::to_micros;
 
 const STATE: &str = "
 SELECT l.grant_id, l.fence, coalesce(l.expires_at > now.us, FALSE), l.session_id,
@@ -30,12 +31,16 @@ LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE l.name = ?1";
 
-const GRANT: &str = "
+const GRANT: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = ?2, fence = max(fence + 1, ?3 + 1000), holder = ?4, acquired_at = ?3, expires_at = ?5,
+SET grant_id = ?2, fence = ",
+    next_fence!("?3 + 1000"),
+    ", holder = ?4, acquired_at = ?3, expires_at = ?5,
     session_id = ?6
 WHERE name = ?1
-RETURNING fence";
+RETURNING fence"
+);
 
 /// For a grant that an earlier sending made. It may have been passed on: then it has to be confirmed.
 const KEEP: &str = "
@@ -59,10 +64,14 @@ WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING fence, waiters > 0";
 
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-WHERE name = ?1";
+SET ",
+    freed!(),
+    "
+WHERE name = ?1"
+);
 
 /// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
 const LOOK: &str = concat!(

@@ -6,10 +6,9 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, Row, SqliteConnection};
 use tempfile::TempDir;
 
-use crate::store::queue_cases::TTL;
-use crate::store::queue_cases::{Place, queue_cases};
-use crate::store::schema::SchemaStore;
 use crate::store::sqlite::Sqlite;
+use crate::store::tests::{Place, TTL, queue_cases};
+use crate::store::verbs::schema::SchemaStore;
 
 #[derive(Clone)]
 struct File(Arc<TempDir>);
@@ -18,7 +17,7 @@ impl File {
     async fn new() -> Self {
         let file = Self(Arc::new(tempfile::tempdir().unwrap()));
         let mut conn = file.connect().await;
-        SchemaStore::migrate(&mut conn, crate::store::migrate::MigrateUntil::Now)
+        SchemaStore::migrate(&mut conn, crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
         conn.check_tables().await.unwrap();

@@ -9,12 +9,12 @@ use sqlx::{Row, SqliteConnection};
 use super::quarantine::is_quarantined;
 use super::writing::{durably, in_a_transaction};
 use crate::model::{Outcome, RecordKey};
-use crate::store::fault::Fault;
-use crate::store::lease::Renewed;
-use crate::store::record::{
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::record::{
     ClaimAsk, Claimed, EndColumns, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
 };
-use crate::store::{micros, to_micros};
+use crate::store::verbs::time::{micros, to_micros};
 
 const READ: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,

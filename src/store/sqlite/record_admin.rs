@@ -6,13 +6,13 @@ use sqlx::{Row, SqliteConnection};
 use super::step;
 use super::writing::durably;
 use crate::model::{Outcome, RecordState};
-use crate::store::fault::Fault;
-use crate::store::record::{RecordRow, record_row};
-use crate::store::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::record::{RecordRow, record_row};
+use crate::store::verbs::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
+use crate::store::verbs::time::to_micros;
 
 /// The columns of a record, without its outcome. The filter is the rule of
-/// [`state_now`](crate::store::record::RecordRow::state_now).
+/// [`state_now`](crate::store::verbs::record::RecordRow::state_now).
 const LIST: &str = "
 SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
        r.bound, r.open_step, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
@@ -120,8 +120,8 @@ mod tests {
 
     use super::*;
     use crate::model::RecordKey;
-    use crate::store::schema::SchemaStore;
     use crate::store::sqlite::Sqlite;
+    use crate::store::verbs::schema::SchemaStore;
 
     #[tokio::test]
     async fn a_decision_about_what_is_not_there_decides_nothing() {
@@ -130,7 +130,7 @@ mod tests {
         let sqlite = Sqlite::from_url(&url).unwrap();
         let minute = Duration::from_mins(1);
         let mut conn = sqlite.open(minute).await.unwrap();
-        conn.migrate(crate::store::migrate::MigrateUntil::Now)
+        conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
         let happened = Outcome::new("text/plain", "done").unwrap();

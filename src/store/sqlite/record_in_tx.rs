@@ -9,11 +9,11 @@ use uuid::Uuid;
 use super::in_tx::{database, in_transaction};
 use super::record::claim_one;
 use crate::model::{FaultKind, Outcome};
-use crate::store::fault::Fault;
-use crate::store::in_tx::Told;
-use crate::store::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
-use crate::store::record_in_tx::RecordInTxStore;
-use crate::store::to_micros;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::verbs::record_in_tx::RecordInTxStore;
+use crate::store::verbs::time::to_micros;
 
 const COMPLETE: &str = "
 UPDATE rowlock_idempotency

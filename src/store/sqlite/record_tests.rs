@@ -4,7 +4,7 @@ use sqlx::Connection;
 
 use super::*;
 use crate::store::sqlite::step;
-use crate::store::step::StepStore;
+use crate::store::verbs::step::StepStore;
 
 async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
     let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());

@@ -6,9 +6,10 @@ use sqlx::SqliteConnection;
 use super::lock_row::row_ends;
 use super::writing::durably;
 use crate::model::Name;
-use crate::store::fault::Fault;
-use crate::store::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
-use crate::store::{to_micros, writers};
+use crate::store::driver::writers;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::verbs::time::to_micros;
 
 const BEGIN: &str = concat!(
     "

@@ -6,10 +6,13 @@ use uuid::Uuid;
 
 use super::connect;
 use crate::model::Engine;
-use crate::store::fault::Fault;
-use crate::store::grants::RIGHTS;
-use crate::store::migrate::{self, MigrateFault, MigrateUntil, Migrations};
-use crate::store::schema::{Applied, SchemaStore, Server, relaxed};
+use crate::store::driver::grants::RIGHTS;
+use crate::store::driver::migrate;
+use crate::store::driver::migrate::Migrations;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{
+    Applied, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
+};
 
 mod embedded {
     refinery::embed_migrations!("migrations/sqlite");
@@ -139,7 +142,7 @@ impl SchemaStore for SqliteConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::grants::grants as of_target;
+    use crate::store::driver::grants::grants as of_target;
 
     #[test]
     fn a_file_has_rights_and_no_users() {

@@ -6,12 +6,14 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
+use super::grant_rule::freed;
 use super::writing::in_a_transaction;
-use crate::store::fault::Fault;
-use crate::store::session::{
+use crate::store::driver::{json, writers};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::session::{
     LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
-use crate::store::{json, to_micros, writers};
+use crate::store::verbs::time::to_micros;
 
 const OPEN: &str = "
 INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
@@ -35,24 +37,32 @@ UPDATE rowlock_session SET expires_at = NULL
 WHERE id IN (SELECT unhex(a.value ->> 1) FROM json_each(?1) a)
   AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
-const FREE_NAMES: &str = "
+const FREE_NAMES: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
+SET ",
+    freed!(),
+    "
 FROM (
     SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS session_id FROM json_each(?1) a
 ) ask
 WHERE rowlock_lock.name = ask.name AND rowlock_lock.session_id = ask.session_id
   AND NOT EXISTS (
       SELECT 1 FROM rowlock_session s WHERE s.id = ask.session_id AND s.expires_at IS NOT NULL
-  )";
+  )"
+);
 
 const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = ?1";
 
 /// Frees locks of an ended session.
-const FREE: &str = "
+const FREE: &str = concat!(
+    "
 UPDATE rowlock_lock
-SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
-WHERE name IN (SELECT name FROM rowlock_lock WHERE session_id = ?1 LIMIT ?2)";
+SET ",
+    freed!(),
+    "
+WHERE name IN (SELECT name FROM rowlock_lock WHERE session_id = ?1 LIMIT ?2)"
+);
 
 const REMOVE: &str = "
 DELETE FROM rowlock_session

@@ -5,9 +5,9 @@ use sqlx::SqliteConnection;
 
 use super::writing::durably;
 use crate::model::{Outcome, RecordKey};
-use crate::store::fault::Fault;
-use crate::store::record::Finished;
-use crate::store::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::record::Finished;
+use crate::store::verbs::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome

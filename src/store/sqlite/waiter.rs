@@ -3,8 +3,8 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::queue::{JoinAsk, PassWhy, WINDOW};
-use crate::store::to_micros;
+use crate::store::verbs::queue::{JoinAsk, PassWhy, WINDOW};
+use crate::store::verbs::time::to_micros;
 
 const FIND: &str = "
 SELECT position FROM rowlock_waiter WHERE name = ?1 AND position > ?2 AND grant_id = ?3";

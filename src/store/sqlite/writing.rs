@@ -2,8 +2,8 @@
 
 use sqlx::{Connection, SqliteConnection};
 
-use crate::store::fault::Fault;
-use crate::store::writers;
+use crate::store::driver::writers;
+use crate::store::verbs::fault::Fault;
 
 /// Begins a transaction that has the write lock from its start.
 pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";

@@ -1,0 +1,51 @@
+//! Any verb that shares no statement: a closure.
+
+use std::fmt;
+
+use crate::model::Error;
+use crate::runtime::batch::job::{Answered, Next, Rank, Reply, Task, Verb};
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+
+/// Runs alone. It may run several times: after a failure it is sent again.
+pub(crate) struct Alone<F, T> {
+    pub(crate) verb: F,
+    pub(crate) reply: Reply<T>,
+}
+
+impl<F, T> fmt::Debug for Alone<F, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alone").finish_non_exhaustive()
+    }
+}
+
+impl<F, T> Verb for Alone<F, T>
+where
+    F: AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    T: Send + 'static,
+{
+    type Outcome = T;
+
+    const RANK: Rank = Rank::Alone;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<T>, Fault> {
+        let mut found = Vec::with_capacity(1);
+        for task in tasks {
+            found.push((task.verb.verb)(store).await?);
+        }
+        Ok(found)
+    }
+
+    fn settle(task: Task<Self>, outcome: T, _: Answered) -> Next {
+        let _ = task.verb.reply.send(Ok(outcome));
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+}

@@ -1,0 +1,166 @@
+//! Gathers the tasks of one verb into one statement.
+
+use std::any::Any;
+use std::fmt;
+use std::pin::Pin;
+
+use super::head::{Head, Manner};
+use super::job::{Answered, AnyTask, Batch, Job, Next, Rank, Task, Verb};
+use crate::model::{Error, Moment};
+use crate::store::driver::connect::Call;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+
+impl<V: Verb> AnyTask for Task<V> {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
+    fn rank(&self) -> Rank {
+        V::RANK
+    }
+
+    fn may_grant(&self) -> bool {
+        V::MAY_GRANT
+    }
+
+    fn is_closed(&self) -> bool {
+        self.verb.is_closed()
+    }
+
+    fn shares(&self, first: &dyn AnyTask) -> bool {
+        let first: &dyn Any = first;
+        // (A task that was sent before may have taken effect: it needs its own answer.)
+        let may = !self.head.progress.sent || self.head.manner == Manner::Look;
+        may && first
+            .downcast_ref::<Self>()
+            .is_some_and(|first| self.verb.shares(&first.verb))
+    }
+
+    fn undo(&self, now: Moment) -> Option<Job> {
+        V::undo(self, now)
+    }
+
+    fn again(self: Box<Self>) -> Job {
+        V::again(*self)
+    }
+
+    fn fail(self: Box<Self>, error: Error) {
+        self.verb.fail(error);
+    }
+
+    fn into_batch(self: Box<Self>) -> Box<dyn Batch> {
+        Box::new(Gathered::of(*self))
+    }
+}
+
+/// A batch of one verb.
+pub(crate) struct Gathered<V: Verb> {
+    pub(crate) firsts: Vec<Task<V>>,
+    /// The tasks that share the answer of the task at the same index.
+    followers: Vec<Vec<Task<V>>>,
+    pub(crate) outcomes: Vec<V::Outcome>,
+}
+
+impl<V: Verb> Gathered<V> {
+    pub(crate) fn none() -> Self {
+        Self {
+            firsts: Vec::new(),
+            followers: Vec::new(),
+            outcomes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn of(task: Task<V>) -> Self {
+        let mut gathered = Self::none();
+        gathered.push(task);
+        gathered
+    }
+
+    /// The asks of its tasks.
+    pub(crate) fn asks<A: Clone>(&self, of: impl Fn(&V) -> &A) -> Vec<A> {
+        let asks = self.firsts.iter().map(|task| of(&task.verb));
+        asks.cloned().collect()
+    }
+
+    fn push(&mut self, task: Task<V>) {
+        self.firsts.push(task);
+        self.followers.push(Vec::new());
+    }
+}
+
+impl<V: Verb> fmt::Debug for Gathered<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gathered")
+            .field("firsts", &self.firsts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<V: Verb> Batch for Gathered<V> {
+    fn join(&mut self, job: Job) -> Option<Job> {
+        if V::RANK.is_alone() || !(&*job as &dyn Any).is::<Task<V>>() {
+            return Some(job);
+        }
+        let last = self.firsts.last().zip(self.followers.last_mut());
+        let followers = last.filter(|(first, _)| {
+            first.head.subject == job.head().subject && job.shares(*first as &dyn AnyTask)
+        });
+        let Ok(task) = (job as Box<dyn Any>).downcast::<Task<V>>() else {
+            return None;
+        };
+        if let Some((_, followers)) = followers {
+            followers.push(*task);
+        } else {
+            self.push(*task);
+        }
+        None
+    }
+
+    fn rank(&self) -> Rank {
+        V::RANK
+    }
+
+    fn told(&self) -> (&'static str, usize) {
+        let doing = || self.firsts.first().map(|task| task.head.doing);
+        let name = V::RANK.name().or_else(doing).unwrap_or_default();
+        let followers = self.followers.iter().map(Vec::len).sum::<usize>();
+        (name, self.firsts.len() + followers)
+    }
+
+    fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
+        let mut next = Vec::new();
+        let tasks = self.firsts.into_iter().zip(self.followers);
+        for ((first, followers), outcome) in tasks.zip(self.outcomes) {
+            for follower in followers {
+                if let Some(outcome) = V::echo(&outcome) {
+                    next.push(V::settle(follower, outcome, answered));
+                }
+            }
+            next.push(V::settle(first, outcome, answered));
+        }
+        next
+    }
+
+    fn into_jobs(self: Box<Self>) -> (Vec<Job>, Vec<Job>) {
+        let firsts = self.firsts.into_iter().map(Job::from).collect();
+        let followers = self.followers.into_iter().flatten();
+        (firsts, followers.map(Job::from).collect())
+    }
+}
+
+impl<V: Verb> Call for Gathered<V> {
+    fn on<'a>(
+        &'a mut self,
+        store: &'a mut dyn Store,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>> {
+        Box::pin(async move {
+            self.outcomes = V::send(&mut self.firsts, store).await?;
+            Ok(())
+        })
+    }
+}

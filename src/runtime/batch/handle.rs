@@ -1,0 +1,350 @@
+//! The handle to the lanes: hands a job to its lane, and waits for the answer.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::{mpsc, oneshot};
+
+use super::alone::Alone;
+use super::head::{Head, Manner, Progress};
+use super::job::{Job, Reply, Task};
+use super::lanes::{LaneHandle, Message, Report};
+use super::link::Way;
+use super::slow::{Order, SlowKind, SlowOp};
+use crate::model::{Error, Moment, Subject, Unfinished};
+use crate::runtime::base::tasks::{Kind, Tasks};
+use crate::runtime::base::threads::LANES;
+use crate::runtime::base::timer::sleep_until;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+
+/// The bound of a look beside a transaction of the caller's, in a database with one writer. Either it is answered at
+/// once, or it cannot be answered before that transaction ends (an in-memory database locks whole tables).
+pub(crate) const ASIDE_LIMIT: Duration = Duration::from_millis(250);
+
+/// The most undelivered duties that a shutdown lists.
+const MAX_UNDELIVERED: usize = 1_000;
+
+/// A part without work gets this long to end, even when the time is over.
+pub(crate) const MOMENT: Duration = Duration::from_millis(100);
+
+/// What a client sends with.
+pub(crate) struct Lanes {
+    all: Vec<LaneHandle>,
+    /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes
+    /// from writing does not keep it from reading.
+    aside: mpsc::UnboundedSender<Message>,
+    slow: mpsc::UnboundedSender<Order>,
+    way: Arc<Way>,
+    pub(crate) target: Arc<str>,
+    pub(crate) operation_timeout: Duration,
+    one_writer: bool,
+    /// What this client has started.
+    pub(crate) tasks: Tasks,
+    /// When its shutdown began, as a [mark](Tasks::mark): later tasks are granted nothing any more. `None`: it has not
+    /// begun.
+    closing: RwLock<Option<u64>>,
+    /// Duties that arrived after the lanes had ended.
+    undelivered: Mutex<Vec<Unfinished>>,
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lanes = f.debug_struct("Lanes");
+        lanes.field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+/// The ends of the channels to the lanes.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    pub(crate) lanes: Vec<LaneHandle>,
+    pub(crate) aside: mpsc::UnboundedSender<Message>,
+    pub(crate) slow: mpsc::UnboundedSender<Order>,
+}
+
+impl Lanes {
+    /// `one_writer`: the database has one writer at a time.
+    pub(crate) fn new(
+        channels: Channels,
+        way: Arc<Way>,
+        (target, operation_timeout): (Arc<str>, Duration),
+        one_writer: bool,
+        tasks: Tasks,
+    ) -> Self {
+        let Channels { lanes, aside, slow } = channels;
+        Self {
+            all: lanes,
+            aside,
+            slow,
+            way,
+            target,
+            operation_timeout,
+            one_writer,
+            tasks,
+            closing: RwLock::default(),
+            undelivered: Mutex::default(),
+        }
+    }
+
+    /// Hands `job` to the lane of its subject. A subject always has the same lane, so its jobs keep their order.
+    pub(crate) fn send(&self, job: impl Into<Job>) {
+        let job = job.into();
+        // Until the job is in the lane: a shutdown that begins now asks the lane after that.
+        let closing = job.may_grant().then(|| self.closing());
+        if closing.as_deref().is_some_and(|mark| self.is_closed(*mark)) {
+            return job.fail(self.stopped());
+        }
+        let number = job.head().subject.as_ref().map_or(0, |subject| {
+            let mut hasher = DefaultHasher::new();
+            subject.hash(&mut hasher);
+            usize::try_from(hasher.finish() % self.all.len() as u64).unwrap_or(0)
+        });
+        let lane = &self.all[number];
+        self.hand_in(&lane.jobs, job);
+        lane.home.note();
+    }
+
+    /// A lane ends before its senders when the client shuts down or the lane's thread panicked.
+    fn hand_in(&self, lane: &mpsc::UnboundedSender<Message>, job: Job) {
+        let Err(mpsc::error::SendError(Message::Job(job))) = lane.send(Message::Job(job)) else {
+            return;
+        };
+        if job.head().manner == Manner::Duty {
+            let mut undelivered = self.undelivered();
+            if undelivered.len() < MAX_UNDELIVERED {
+                undelivered.push(Unfinished::of(job.head()));
+            }
+        }
+        job.fail(self.stopped());
+    }
+
+    /// Whether the lanes have ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.all.iter().all(|lane| lane.jobs.is_closed())
+    }
+
+    fn undelivered(&self) -> MutexGuard<'_, Vec<Unfinished>> {
+        let undelivered = self.undelivered.lock();
+        undelivered.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns an error when this client is shutting down: it grants nothing any more.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        let mark = *self.closing();
+        if self.is_closed(mark) {
+            return Err(self.stopped());
+        }
+        Ok(())
+    }
+
+    /// Whether this client shuts down.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing().is_some()
+    }
+
+    /// Whether the caller is granted nothing any more. (A task that was spawned before may need a lock to come to its
+    /// end.)
+    fn is_closed(&self, mark: Option<u64>) -> bool {
+        mark.is_some_and(|mark| !self.tasks.called_from_before(mark))
+    }
+
+    fn closing(&self) -> RwLockReadGuard<'_, Option<u64>> {
+        self.closing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grants nothing any more to later tasks. Returns the [mark](Tasks::mark) of the first call.
+    pub(crate) fn close(&self) -> u64 {
+        // It waits for callers who are about to hand an acquire to a lane.
+        let mut closing = self.closing.write().unwrap_or_else(PoisonError::into_inner);
+        *closing.get_or_insert_with(|| self.tasks.mark())
+    }
+
+    /// Why the last connection could not be made; `None` when it was made, or when no server answered.
+    pub(crate) fn unreachable(&self, doing: &'static str) -> Option<Error> {
+        let fault = self.way.refusal()?;
+        Some(fault.into_error(doing, &self.target))
+    }
+
+    /// Sends a job and waits for the answer. Dropping the future does not stop the job.
+    pub(crate) async fn answer<T, J: Into<Job>>(
+        &self,
+        job: impl FnOnce(Reply<T>) -> J,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(job(reply));
+        self.heard(answer).await
+    }
+
+    /// The answer to a job, as soon as it is there.
+    pub(crate) async fn heard<T>(
+        &self,
+        answer: oneshot::Receiver<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        answer.await.unwrap_or_else(|_| Err(self.stopped()))
+    }
+
+    /// Runs a verb that shares no statement, in its turn among the jobs on `subject`.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.answer(|reply| alone(head, verb, reply)).await
+    }
+
+    /// Runs a verb that changes nothing, on the connection for looks: a long look delays no other job.
+    pub(crate) async fn ask_aside<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.hand_in(&self.aside, alone(head, verb, reply).into());
+        self.heard(answer).await
+    }
+
+    /// Runs a verb that may take long.
+    pub(crate) async fn run_slow<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.slow(SlowKind::Other, |reply| alone(head, verb, reply))
+            .await
+    }
+
+    /// [`Self::run_slow`] for a verb that removes rows.
+    pub(crate) async fn clean<T: Send + 'static>(
+        &self,
+        head: Head,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.slow(SlowKind::Cleaning, |reply| alone(head, verb, reply))
+            .await
+    }
+
+    /// Sends a slow operation and waits for the answer.
+    pub(crate) async fn slow<T, J: Into<Job>>(
+        &self,
+        kind: SlowKind,
+        job: impl FnOnce(Reply<T>) -> J,
+    ) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        let job = job(reply).into();
+        let kind_of_task = match job.head().manner {
+            Manner::Order => Kind::Order,
+            _ => Kind::SlowOp,
+        };
+        let member = self.tasks.enter(kind_of_task, kind.name());
+        let slow = SlowOp { job, kind, member };
+        // When slow operations have stopped, dropping the slow operation drops the reply, and the caller sees that.
+        let _ = self.slow.send(Order::Run(slow));
+        self.heard(answer).await
+    }
+
+    /// No slow operation begins any more.
+    pub(crate) fn stop_slow(&self) {
+        let _ = self.slow.send(Order::Stop);
+    }
+
+    /// The head of a job that changes something.
+    pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
+        Head::new(subject, doing, Manner::Wish, self.progress())
+    }
+
+    /// The head of a job that changes nothing.
+    pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
+        Head::new(subject, doing, Manner::Look, self.progress())
+    }
+
+    /// [`Self::look`] while a transaction of the caller's is open.
+    pub(crate) fn look_beside(
+        &self,
+        subject: impl Into<Option<Subject>>,
+        doing: &'static str,
+    ) -> Head {
+        let limit = if self.one_writer {
+            ASIDE_LIMIT
+        } else {
+            self.operation_timeout
+        };
+        Head::new(subject, doing, Manner::Look, Progress::within(limit))
+    }
+
+    /// That of a job that is sent now, and may take as long as an operation may.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress::within(self.operation_timeout)
+    }
+
+    /// Waits until all jobs sent so far are done.
+    pub(crate) async fn flush(&self) {
+        let flush = |lane: &LaneHandle| {
+            let (reply, done) = oneshot::channel();
+            let _ = lane.jobs.send(Message::Flush(reply));
+            done
+        };
+        let replies: Vec<_> = self.all.iter().map(flush).collect();
+        for done in replies {
+            let _ = done.await;
+        }
+    }
+
+    /// Asks each lane what it leaves undone. A lane that waits for the answer to a statement does not report.
+    pub(crate) async fn report(
+        &self,
+        ask: impl Fn(Report) -> Message,
+        until: Moment,
+    ) -> Vec<Unfinished> {
+        let until = until.max(Moment::now() + MOMENT / 2);
+        let deadline = until + MOMENT / 2;
+        let lanes = self.all.iter().map(|lane| &lane.jobs);
+        let lanes = lanes.chain([&self.aside]);
+        let asked = lanes.map(|lane| {
+            let (left, told) = oneshot::channel();
+            // A lane that has ended has left nothing.
+            let _ = lane.send(ask(Report { until, left }));
+            told
+        });
+        let asked: Vec<_> = asked.collect();
+        let (mut unfinished, mut silent) = (Vec::new(), None);
+        for told in asked {
+            match before(deadline, told).await {
+                Some(left) => unfinished.extend(left.unwrap_or_default()),
+                None => silent = Some(Unfinished::thread(LANES)),
+            }
+        }
+        unfinished.extend(silent);
+        unfinished
+    }
+
+    /// The duties that arrived after the lanes had ended.
+    pub(crate) fn take_undelivered(&self) -> Vec<Unfinished> {
+        std::mem::take(&mut self.undelivered())
+    }
+
+    /// The error for an operation whose lane is gone.
+    pub(crate) fn stopped(&self) -> Error {
+        Error::ShutDown {
+            target: self.target.to_string(),
+        }
+    }
+}
+
+/// A job of a verb that shares no statement.
+pub(crate) fn alone<F, T>(head: Head, verb: F, reply: Reply<T>) -> Task<Alone<F, T>> {
+    let verb = Alone { verb, reply };
+    Task { head, verb }
+}
+
+/// What `work` returns before the deadline.
+pub(crate) async fn before<T>(deadline: Moment, work: impl Future<Output = T>) -> Option<T> {
+    select! {
+        biased;
+        done = work => Some(done),
+        () = sleep_until(deadline) => None,
+    }
+}

@@ -1,0 +1,130 @@
+//! A lane executes a batch: one statement for each verb (releases and acquires may share one), one answer for each
+//! caller.
+
+use std::cmp::Ordering;
+
+use super::Lane;
+use super::room::BESIDE_OUTCOME;
+use crate::model::{Error, Moment, RecordError};
+use crate::runtime::batch::job::{Answered, Batch, Job, Next, Rank};
+
+impl Lane {
+    /// Executes the jobs of a batch.
+    pub(super) async fn execute(&mut self, jobs: Vec<Job>) {
+        self.refused = false;
+        self.read_only = None;
+        self.jitter = fastrand::f64();
+        for statement in self.statements(jobs) {
+            let mut then = self.run(statement).await;
+            while !then.is_empty() {
+                let mut after = Vec::new();
+                for statement in self.statements(then) {
+                    after.extend(self.run(statement).await);
+                }
+                then = after;
+            }
+        }
+    }
+
+    /// Groups the jobs into statements: in the order of their turns, sorted by subject, as many in a statement as fit.
+    /// A job that fits into no statement fails here: the server would end the connection, with all the other jobs on
+    /// it.
+    pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
+        let exchanged = jobs.iter().filter(|job| job.rank() == Rank::Exchange);
+        let count = exchanged.count();
+        let exchange = self.exchange.filter(|exchange| count >= exchange.from);
+        let is_shared = exchange.is_some();
+        jobs.sort_by(|a, b| {
+            // What frees something comes first.
+            let by_verb = || (!is_shared).then(|| a.may_grant().cmp(&b.may_grant()));
+            let by_turn = a.rank().cmp(&b.rank());
+            let by_turn = by_turn.then_with(|| by_verb().unwrap_or(Ordering::Equal));
+            by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
+        });
+        let mut statements: Vec<Box<dyn Batch>> = Vec::new();
+        // The size of the last statement.
+        let mut bytes = 0;
+        for job in jobs {
+            let written = job.head().written();
+            if written > self.largest {
+                job.fail(Error::Record(RecordError::OutcomeTooLarge {
+                    what: "the outcome",
+                    bytes: written,
+                    limit: self.largest,
+                }));
+                continue;
+            }
+            // (Keys and the rest count as parts of the outcome.)
+            let its = match job.rank() {
+                Rank::Finish => written + BESIDE_OUTCOME,
+                _ => 0,
+            };
+            let last = statements.last_mut().filter(|last| {
+                last.rank() == job.rank() && (its == 0 || bytes + its <= self.largest)
+            });
+            let left = match last {
+                Some(last) => last.join(job),
+                None => Some(job),
+            };
+            if let Some(job) = left {
+                statements.push(match exchange {
+                    Some(exchange) if job.rank() == Rank::Exchange => exchange.of(job),
+                    _ => job.into_batch(),
+                });
+                bytes = 0;
+            }
+            bytes += its;
+        }
+        statements
+    }
+
+    /// Sends one statement and answers its callers. Returns the jobs for the next statement.
+    async fn run(&mut self, mut statement: Box<dyn Batch>) -> Vec<Job> {
+        if !self.link.is_connected() || self.refused {
+            let (mut jobs, followers) = statement.into_jobs();
+            jobs.extend(followers);
+            if let Some(fault) = self.read_only.clone() {
+                // The server would refuse them too, so they need not wait for the statements before them.
+                jobs = self.refuse_takes(jobs, &fault);
+            }
+            self.not_sent(jobs);
+            return Vec::new();
+        }
+        let bound = self.link.operation_timeout();
+        let sent = Moment::now();
+        let sending = self.link.send(bound, &mut *statement);
+        let result = self.post.beside(sending).await;
+        let Err(fault) = result else {
+            // The connection works again.
+            self.trouble.calm();
+            let took = sent.elapsed();
+            return self.settle(statement.settle(Answered { sent, took }));
+        };
+        let (jobs, followers) = statement.into_jobs();
+        let mut then = Vec::new();
+        for half in self.broke_off(jobs, followers, fault) {
+            for statement in self.statements(half) {
+                then.extend(Box::pin(self.run(statement)).await);
+            }
+        }
+        then
+    }
+
+    fn settle(&mut self, all: Vec<Next>) -> Vec<Job> {
+        let (mut answers, mut then) = (Vec::new(), Vec::new());
+        let (mut first, mut later) = (Vec::new(), Vec::new());
+        for next in all {
+            match next {
+                Next::Done => {}
+                Next::Answer(answer) => answers.push(answer),
+                Next::Later(job) => later.push(job),
+                Next::First(job) => first.push(job),
+                Next::Then(job) => then.push(job),
+            }
+        }
+        self.post.send(answers, self.home.take());
+        self.put_off(later);
+        self.not_sent(first);
+        then
+    }
+}

@@ -1,0 +1,350 @@
+//! Answers go to their callers together.
+//!
+//! A caller waits on the application's runtime. To wake it from the lane's thread may start a worker, which takes the
+//! processor from the lane for one answer. So the answers of a statement go to that runtime as one task, which wakes
+//! the callers.
+//!
+//! No caller depends on that task: workers may be blocked, and runtimes end. If the task does not run within a
+//! millisecond, the lane delivers. It also delivers before it answers a flush or a shutdown: an answer whose caller
+//! has gone drops a guard, and that sends a release.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::select;
+
+use crate::model::Moment;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::batch::job::Answer;
+
+/// From so many answers on, they are worth a task.
+pub(super) const MANY: usize = 8;
+
+/// How long the lane relies on another runtime.
+const LATE: Duration = Duration::from_millis(1);
+
+/// The runtime on which the callers of a lane wait.
+#[derive(Debug, Default)]
+pub(crate) struct Home {
+    /// It is known, and nobody looks again before it is used.
+    is_known: AtomicBool,
+    runtime: Mutex<Option<Handle>>,
+}
+
+impl Home {
+    /// A caller is here.
+    pub(crate) fn note(&self) {
+        if self.is_known.load(Ordering::Relaxed) {
+            return;
+        }
+        self.is_known.store(true, Ordering::Relaxed);
+        let here = Handle::try_current().ok();
+        // The only thread of a runtime may be busy with the caller.
+        let here = here.filter(|here| here.runtime_flavor() == RuntimeFlavor::MultiThread);
+        *self.locked() = here;
+    }
+
+    /// The runtime of a caller that came since the last call: most likely the others wait there too.
+    pub(super) fn take(&self) -> Option<Handle> {
+        let runtime = self.locked().take();
+        self.is_known.store(false, Ordering::Relaxed);
+        runtime
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Handle>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answers that were sent to a runtime.
+#[derive(Debug, Default)]
+pub(super) struct Post {
+    letter: Option<Letter>,
+    /// Read while an answer is being delivered, of this letter or of an earlier one.
+    delivering: Arc<RwLock<()>>,
+    /// When the lane no longer relies on that runtime.
+    pub(super) late_at: Option<Moment>,
+}
+
+impl Post {
+    /// Delivers `answers`: on `home`, if there are many.
+    pub(super) fn send(&mut self, answers: Vec<Answer>, home: Option<Handle>) {
+        self.deliver();
+        let Some(home) = home.filter(|_| answers.len() >= MANY) else {
+            return answers.into_iter().for_each(|answer| answer());
+        };
+        let letter = Letter {
+            answers: Arc::new(Mutex::new(answers.into())),
+            delivering: Arc::clone(&self.delivering),
+        };
+        let delivery = Delivery(letter.clone());
+        home.spawn(async move { drop(delivery) });
+        self.letter = Some(letter);
+        self.late_at = Some(Moment::now() + LATE);
+    }
+
+    /// Delivers what nobody has begun to deliver.
+    pub(super) fn deliver(&mut self) {
+        if let Some(letter) = self.letter.take() {
+            letter.deliver();
+        }
+        self.late_at = None;
+    }
+
+    /// Delivers, and waits for answers that others are delivering. Afterwards all callers have their answers.
+    pub(super) fn deliver_all(&mut self) {
+        self.deliver();
+        drop(self.delivering.write());
+    }
+
+    /// When the lane has to deliver; `None`: all is delivered.
+    pub(super) fn late_at(&self) -> Option<Moment> {
+        let letter = self.letter.as_ref();
+        let late_at = self.late_at;
+        late_at.filter(|_| letter.is_some_and(|letter| !letter.is_delivered()))
+    }
+
+    pub(super) fn deliver_in_time(&mut self) {
+        if self.late_at().is_some_and(Moment::has_passed) {
+            self.deliver();
+        }
+    }
+
+    /// Awaits `work`, and delivers in time.
+    pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let Some(late_at) = self.late_at() else {
+            return work.await;
+        };
+        let mut work = pin!(work);
+        select! {
+            biased;
+            done = &mut work => return done,
+            () = sleep_until(late_at) => {}
+        }
+        self.deliver();
+        work.await
+    }
+}
+
+/// Answers that are on their way. Who delivers takes one after the other, so that a worker which stands still in the
+/// middle keeps back one answer only.
+#[derive(Clone)]
+struct Letter {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    delivering: Arc<RwLock<()>>,
+}
+
+impl Letter {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Answer>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.waiting().is_empty()
+    }
+
+    fn deliver(&self) {
+        loop {
+            let delivering = self.delivering.read();
+            let _delivering = delivering.unwrap_or_else(PoisonError::into_inner);
+            let next = self.waiting().pop_front();
+            let Some(answer) = next else {
+                return;
+            };
+            answer();
+        }
+    }
+}
+
+impl fmt::Debug for Letter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Letter").finish_non_exhaustive()
+    }
+}
+
+/// Delivers a letter when it is dropped: by a task that runs, or by a runtime that ends before.
+struct Delivery(Letter);
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.0.deliver();
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::mpsc;
+    use std::thread::{self, ThreadId};
+
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// So many answers, and the threads that deliver them.
+    fn answers(count: usize) -> (Vec<Answer>, mpsc::Receiver<ThreadId>) {
+        let (sender, threads) = mpsc::channel();
+        let answer = |_| {
+            let sender = sender.clone();
+            let answer: Answer = Box::new(move || sender.send(thread::current().id()).unwrap());
+            answer
+        };
+        ((0..count).map(answer).collect(), threads)
+    }
+
+    fn runtime() -> Runtime {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    }
+
+    /// A runtime whose only worker is blocked.
+    pub(in crate::runtime::batch::lanes) struct Blocked {
+        home: Option<Runtime>,
+        ends: Option<mpsc::Sender<()>>,
+    }
+
+    impl Blocked {
+        pub(in crate::runtime::batch::lanes) fn new() -> Self {
+            let home = runtime();
+            let (ends, ended) = mpsc::channel::<()>();
+            let (begins, begun) = mpsc::channel();
+            home.spawn(async move {
+                begins.send(()).unwrap();
+                let _ = ended.recv();
+            });
+            begun.recv().unwrap();
+            Self {
+                home: Some(home),
+                ends: Some(ends),
+            }
+        }
+
+        pub(in crate::runtime::batch::lanes) fn handle(&self) -> &Handle {
+            self.home.as_ref().unwrap().handle()
+        }
+    }
+
+    impl Drop for Blocked {
+        /// Also in a test that runs on another runtime.
+        fn drop(&mut self) {
+            self.home.take().unwrap().shutdown_background();
+            drop(self.ends.take());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_home_has_threads_of_its_own() {
+        let home = Home::default();
+        home.note();
+        assert!(home.take().is_none(), "this runtime has no other thread");
+        let other = runtime();
+        {
+            let _entered = other.enter();
+            home.note();
+        }
+        assert!(home.take().is_some());
+        assert!(home.take().is_none(), "nobody came since");
+        other.shutdown_background();
+    }
+
+    #[test]
+    fn many_answers_are_delivered_at_home_and_few_are_not() {
+        let home = runtime();
+        for (count, at_home) in [(MANY, true), (MANY - 1, false)] {
+            let (answers, threads) = answers(count);
+            Post::default().send(answers, Some(home.handle().clone()));
+            for _ in 0..count {
+                let by_lane = threads.recv().unwrap() == thread::current().id();
+                assert_eq!(by_lane, !at_home, "{count}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_blocked_home_keeps_no_answer() {
+        let home = Blocked::new();
+        for beside in [true, false] {
+            let (answers, threads) = answers(MANY);
+            let mut post = Post::default();
+            post.send(answers, Some(home.handle().clone()));
+            assert!(threads.try_recv().is_err());
+            if beside {
+                let arrived = async {
+                    while threads.try_recv().is_err() {
+                        tokio::task::yield_now().await;
+                    }
+                };
+                // The work ends only when the answers are delivered beside it.
+                let beside = tokio::time::timeout(PATIENCE, post.beside(arrived));
+                beside.await.expect("they are delivered");
+            } else {
+                sleep_until(post.late_at().unwrap()).await;
+                post.deliver_in_time();
+                assert!(threads.try_recv().is_ok());
+            }
+            assert_eq!(threads.try_iter().count(), MANY - 1);
+        }
+    }
+
+    #[test]
+    fn a_home_that_has_ended_or_ends_delivers_all_the_same() {
+        for has_ended in [true, false] {
+            let (answers, threads) = answers(MANY);
+            let (home, mut post) = (Blocked::new(), Post::default());
+            let handle = home.handle().clone();
+            if has_ended {
+                drop(home);
+                post.send(answers, Some(handle));
+            } else {
+                post.send(answers, Some(handle));
+                drop(home);
+            }
+            for _ in 0..MANY {
+                threads.recv_timeout(PATIENCE).unwrap();
+            }
+        }
+    }
+
+    /// A worker is in the middle of an answer, and does not go on.
+    #[test]
+    fn an_answer_that_stands_still_keeps_back_no_other() {
+        let home = runtime();
+        let (in_the_middle, begun) = mpsc::channel();
+        let (goes_on, until) = mpsc::channel::<()>();
+        let (mut answers, threads) = answers(MANY);
+        let stands_still: Answer = Box::new(move || {
+            in_the_middle.send(()).unwrap();
+            let _ = until.recv();
+        });
+        answers.insert(0, stands_still);
+        let mut post = Post::default();
+        post.send(answers, Some(home.handle().clone()));
+        begun.recv().unwrap();
+        post.deliver();
+        assert_eq!(threads.try_iter().count(), MANY);
+        let all = thread::spawn(move || post.deliver_all());
+        assert!(!all.is_finished(), "one is not delivered");
+        drop(goes_on);
+        all.join().unwrap();
+    }
+
+    #[test]
+    fn the_answers_of_a_statement_come_before_those_of_the_next() {
+        let home = Blocked::new();
+        let (first, early) = answers(MANY);
+        let (second, late) = answers(MANY);
+        let mut post = Post::default();
+        post.send(first, Some(home.handle().clone()));
+        post.send(second, Some(home.handle().clone()));
+        assert_eq!(early.try_iter().count(), MANY);
+        assert_eq!(late.try_iter().count(), 0);
+        post.deliver();
+        assert_eq!(late.try_iter().count(), MANY);
+    }
+}

@@ -1,0 +1,134 @@
+//! A running client: its parts.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+use uuid::Uuid;
+
+use super::base::settings::Settings;
+use super::base::tasks::Kind;
+use super::base::timer::sleep_until;
+use super::batch::handle::Lanes;
+use super::held::holdings::Holdings;
+use super::held::session::Session;
+use super::requests::read::Read;
+use super::requests::wanted::Wanted;
+use super::upkeep::alphabet::Alphabet;
+use super::upkeep::clean::Cleaner;
+use super::upkeep::known_rows::KnownRows;
+use super::upkeep::proven_pools::ProvenPools;
+use super::upkeep::seen_keys::SeenKeys;
+use super::wait::barging::Waiters;
+use super::wait::cohort::Cohorts;
+use super::wait::queue::Queue;
+use super::wait::single_flight::KeyTurns;
+use crate::model::{Engine, Error, Moment, Name, RecordKey};
+use crate::store::driver::capabilities::Capabilities;
+use crate::store::driver::engines::Driver;
+use crate::store::verbs::record::RecordRow;
+
+/// A running client. The parts hold each other where they need each other; nothing in them knows the whole.
+pub(crate) struct Core {
+    /// What sends.
+    pub(crate) lanes: Arc<Lanes>,
+    /// What is held.
+    pub(crate) holdings: Arc<Holdings>,
+    /// Who waits in this client.
+    pub(crate) waiters: Arc<Waiters>,
+    /// Who waits in the database.
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) cohorts: Arc<Cohorts>,
+    /// The keys whose attempts, and whose transactions, this client runs now.
+    pub(crate) turns: Arc<KeyTurns>,
+    /// Who asks for the others, of those who wait for the attempt of another client.
+    pub(crate) pollers: Arc<KeyTurns>,
+    /// What is known of rows.
+    pub(crate) rows: Arc<KnownRows>,
+    /// Recently seen keys: these records probably exist.
+    pub(crate) seen_keys: SeenKeys,
+    /// Pools of its database. An answer that this client knows already is one for such a pool only.
+    pub(crate) proven: ProvenPools,
+    pub(crate) alphabet: Alphabet,
+    pub(super) cleaner: Cleaner,
+    pub(crate) settings: Settings,
+    pub(crate) server: ServerFacts,
+}
+
+/// What a client knows of its server and its database, since it connected.
+#[derive(Debug)]
+pub(crate) struct ServerFacts {
+    pub(crate) target: Arc<str>,
+    pub(crate) driver: Driver,
+    pub(crate) capabilities: Capabilities,
+    /// For messages. Code asks the `capabilities` instead.
+    pub(crate) engine: Engine,
+    pub(crate) version: String,
+    /// Other servers take writes too.
+    pub(crate) multi_writer: bool,
+    /// The largest outcome that the server accepted when this client connected, in bytes.
+    pub(crate) largest_outcome: usize,
+    /// The database's own id.
+    pub(crate) database: Uuid,
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut core = f.debug_struct("Core");
+        core.field("target", &self.server.target)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// The client's session. Opens one when there is none that is live.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, Error> {
+        let session = self.holdings.session().await?;
+        self.keep_clean();
+        Ok(session)
+    }
+
+    /// A grant that is asked for. `session`: that of the lock, if it has one.
+    pub(crate) fn wanted(
+        &self,
+        grant: (&Name, Uuid),
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        session: Option<&Arc<Session>>,
+    ) -> Wanted {
+        let whose = (&self.holdings, &self.waiters);
+        Wanted::new(whose, grant, ttl, max_hold, session)
+    }
+
+    /// Reads the record of a key.
+    pub(crate) async fn read_record(&self, key: &RecordKey) -> Result<Option<RecordRow>, Error> {
+        let progress = self.lanes.progress();
+        let read = |reply| Read::task(key, progress, reply);
+        self.lanes.answer(read).await
+    }
+
+    /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer
+    /// meets an unreachable database or a row that is locked for long.
+    pub(crate) async fn flush(&self) {
+        let until = Moment::now() + self.settings.operation_timeout;
+        self.queue.keepers.recall_all();
+        let (lanes, tasks) = (&self.lanes, &self.lanes.tasks);
+        let all = async {
+            lanes.flush().await;
+            let kinds = [Kind::Work, Kind::Finish, Kind::Order];
+            tasks.ended(&kinds, tasks.mark()).await;
+            // Guards that the tasks dropped at their end send statements too.
+            lanes.flush().await;
+        };
+        select! {
+            () = all => {}
+            () = sleep_until(until) => {}
+        }
+    }
+
+    /// Turns the cleaner on: records or tokens are in use.
+    pub(crate) fn keep_clean(&self) {
+        self.cleaner.start();
+    }
+}

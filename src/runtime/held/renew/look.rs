@@ -1,0 +1,72 @@
+//! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for
+//! the look.
+
+use super::{MAX_PAUSE, Shared};
+use crate::model::Moment;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::batch::link::Link;
+use crate::runtime::held::session::{Renewal, Session};
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::release::ReleaseAsk;
+
+/// How many grants one statement reads. Between two of them other tasks of the thread have their turn.
+const PAGE: u32 = 2_000;
+
+pub(super) async fn look(mut link: Link, shared: &Shared, target: &str) {
+    loop {
+        let wanted = {
+            let state = &mut *shared.state();
+            if state.closed {
+                break;
+            }
+            state.look.take()
+        };
+        let Some((session, renewal)) = wanted else {
+            link.hang_up();
+            shared.look.notified().await;
+            continue;
+        };
+        if let Err(fault) = look_at(&mut link, &session, renewal).await {
+            tracing::warn!(%target, error = %fault, "cannot look at the locks of the session, will try again");
+            sleep_until(Moment::now() + MAX_PAUSE).await;
+            shared.state().look.get_or_insert((session, renewal));
+        }
+    }
+    link.close().await;
+}
+
+async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    // A release of a caller's is answered or given up by then.
+    let grace = timeout * 2;
+    link.connect().await?;
+    let id = session.grant.id;
+    let mut look = session.begin_look(Moment::now());
+    while session.grant.is_held() {
+        let added = session.added();
+        let page = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, PAGE).await;
+        let found = link.run("look at a session", timeout, page).await?;
+        let more = u32::try_from(found.len()) == Ok(PAGE);
+        let strays = session.compare(&mut look, &found, more, added, grace);
+        let free: Vec<ReleaseAsk> = strays
+            .into_iter()
+            .map(|(name, grant_id)| ReleaseAsk {
+                name,
+                grant_id,
+                fence: 0,
+                was_queued: false,
+            })
+            .collect();
+        if !free.is_empty() {
+            let free = async |conn: &mut dyn Store| conn.lease_release(&free).await;
+            link.run("release", timeout, free).await?;
+        }
+        if !more {
+            session.end_look(&look, renewal);
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}

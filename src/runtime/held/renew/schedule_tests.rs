@@ -1,0 +1,392 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::model::{ClockError, Name};
+use crate::runtime::held::grant::Grant;
+
+#[path = "schedule_edge_tests.rs"]
+mod edge;
+#[path = "schedule_failure_tests.rs"]
+mod failure;
+#[path = "schedule_spare_tests.rs"]
+mod spare;
+
+/// The trusted time is five sixths of a TTL: renewals of a TTL of 36 s are due after 10 s, warnings after 20 s, and it
+/// is lost after 30 s.
+const TTL: Duration = Duration::from_secs(36);
+
+/// Ids that are short in the output of a failed test.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A grant with its full TTL, asked for at `sent`.
+fn grant(ttl: Duration, sent: Moment, cap: Option<Moment>) -> Arc<Grant> {
+    let exact = ClockError::new(Duration::ZERO);
+    let deadline = sent + exact.trusted(ttl);
+    let name = Name::new("n").unwrap();
+    let id = Uuid::from_u128(COUNT.fetch_add(1, Ordering::Relaxed).into());
+    let grant = Grant::new(name, id, 1, ttl, exact, cap, deadline);
+    assert!(grant.add_guard());
+    Arc::new(grant)
+}
+
+fn lease(ttl: Duration, sent: Moment) -> Kept {
+    Kept::Lease(grant(ttl, sent, None))
+}
+
+fn ids(kept: &[Kept]) -> Vec<u128> {
+    kept.iter().map(id).collect()
+}
+
+fn id(kept: &Kept) -> u128 {
+    kept.id().as_u128()
+}
+
+fn live(remaining: Duration) -> Renewed {
+    Renewed::Live { remaining }
+}
+
+/// A schedule of `count` leases asked for at `sent`, one nanosecond apart.
+fn crowd(count: u64, ttl: Duration, sent: Moment) -> (Schedule, Vec<Kept>) {
+    let mut schedule = Schedule::default();
+    let nanos = |n| Duration::from_nanos(n);
+    let all: Vec<Kept> = (0..count).map(|n| lease(ttl, sent + nanos(n))).collect();
+    for kept in &all {
+        schedule.keep(sent, kept.clone());
+    }
+    (schedule, all)
+}
+
+#[test]
+fn a_task_is_woken_only_for_what_is_earlier() {
+    let start = Moment::now();
+    let mut it = Schedule::default();
+    let both = Wake {
+        announcer: true,
+        renewer: true,
+        helper: false,
+    };
+    let neither = Wake {
+        announcer: false,
+        renewer: false,
+        helper: false,
+    };
+    assert_eq!(it.keep(start, lease(TTL, start)), both);
+    assert_eq!(it.keep(start, lease(TTL, start)), neither);
+    assert_eq!(it.keep(start, lease(TTL, start + secs(1))), neither);
+    assert_eq!(it.keep(start, lease(TTL / 2, start)), both);
+    // The tasks have looked, and sleep until then.
+    assert_eq!(it.announce(start, 10), Some(start + secs(10)));
+    assert_eq!(it.next(), Some(start + secs(5)));
+    assert_eq!(it.keep(start, lease(TTL / 2, start)), neither);
+    assert_eq!(it.keep(start, lease(TTL / 4, start)), both);
+    // A lease that is not renewed is only watched.
+    let cap = start + millis(2_500);
+    let short = Kept::Lease(grant(secs(3), start, Some(cap)));
+    let wake = it.keep(start, short);
+    assert_eq!((wake.announcer, wake.renewer), (true, false));
+}
+
+#[test]
+fn a_grant_is_renewed_in_time_again_and_again_and_warned_of_nothing() {
+    let start = Moment::now();
+    let mut it = Schedule::default();
+    let kept = lease(TTL, start);
+    it.keep(start, kept.clone());
+    for round in 1..=5 {
+        let due = start + secs(10) * round;
+        assert_eq!(it.next(), Some(due));
+        let chunk = it.chunk(due);
+        assert_eq!(ids(&chunk.kept), [id(&kept)]);
+        assert_eq!(it.next(), None);
+        it.settle(due + secs(1), &kept, live(TTL), due);
+        assert!(it.announce(due, 10) > Some(due));
+        assert!(!kept.status().at_risk);
+    }
+    assert_eq!(kept.status().deadline, start + secs(80));
+    assert_eq!(it.report(start + secs(80), true), None);
+}
+
+#[test]
+fn what_was_removed_is_forgotten() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(3, TTL, start);
+    it.remove(all[0].id());
+    assert_eq!(ids(&it.chunk(start + secs(11)).kept), ids(&all[1..]));
+    it.remove(all[1].id());
+    it.settle(start + secs(11), &all[1], live(TTL), start + secs(11));
+    it.remove(all[2].id());
+    it.fail(start + secs(11), &all[2..]);
+    assert_eq!(
+        (it.len(), it.next(), it.announce(start, 9)),
+        (0, None, None)
+    );
+    assert_eq!(it.dial_limit(), MAX_BOUND);
+    it.remove(all[2].id());
+}
+
+#[test]
+fn warnings_and_losses_are_announced_when_they_are_due_and_counted() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(3, TTL, start);
+    let soon = start + secs(20) + millis(1);
+    assert_eq!(it.announce(start + secs(19), 10), Some(start + secs(20)));
+    assert!(!all[0].status().at_risk);
+    // No more at once than the limit.
+    assert!(it.announce(soon, 2).is_some_and(|next| next <= soon));
+    let at_risk = |all: &[Kept]| all.iter().filter(|kept| kept.status().at_risk).count();
+    assert_eq!(at_risk(&all), 2);
+    it.announce(soon, 2);
+    assert_eq!(at_risk(&all), 3);
+    // One lease is renewed after all.
+    it.chunk(soon);
+    it.settle(soon, &all[2], live(TTL), soon);
+    assert!(!all[2].status().at_risk);
+    // The announcer wakes to report its counts.
+    assert_eq!(it.announce(soon, 10), Some(soon + secs(1)));
+    let told = |late, lost, held| Some(Report { late, lost, held });
+    assert_eq!(it.report(soon + secs(1), false), told(3, 0, 3));
+    assert_eq!(it.announce(soon + secs(1), 10), Some(start + secs(30)));
+
+    it.announce(start + secs(31), 10);
+    assert_eq!(all[0].status().end, Some(End::Lost(Loss::Expired)));
+    assert_eq!(it.len(), 1);
+    assert_eq!(it.report(start + secs(31), true), told(0, 2, 1));
+    // It was late, then in time, and is late again.
+    it.announce(start + secs(41), 10);
+    assert_eq!(it.report(start + secs(41), true), told(1, 0, 1));
+}
+
+#[test]
+fn the_end_of_a_cap_is_announced_and_not_counted() {
+    let start = Moment::now();
+    let mut it = Schedule::default();
+    let kept = Kept::Lease(grant(TTL, start, Some(start + secs(30))));
+    it.keep(start, kept.clone());
+    assert_eq!(it.next(), None);
+    it.announce(start + secs(20), 10);
+    assert!(kept.status().at_risk);
+    it.announce(start + secs(30), 10);
+    assert_eq!(kept.status().end, Some(End::Lost(Loss::MaxHold)));
+    assert_eq!(it.report(start + secs(60), true), None);
+}
+
+#[test]
+fn what_a_cap_allows_no_more_is_not_sent() {
+    let start = Moment::now();
+    let mut it = Schedule::default();
+    let grant = grant(TTL, start, Some(start + secs(40)));
+    let kept = Kept::Lease(Arc::clone(&grant));
+    it.keep(start, kept.clone());
+    assert_eq!(it.next(), Some(start + secs(10)));
+    // It has been confirmed up to the cap by something else meanwhile.
+    grant.confirm(start + secs(9), start + secs(9), secs(60));
+    assert!(it.chunk(start + secs(10)).kept.is_empty());
+    assert_eq!(it.next(), None);
+}
+
+#[test]
+fn what_has_ended_is_not_sent() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(3, TTL, start);
+    let Kept::Lease(grant) = &all[0] else {
+        unreachable!("a lease")
+    };
+    grant.lose(Loss::TakenOver);
+    assert_eq!(ids(&it.chunk(start + secs(11)).kept), ids(&all[1..]));
+    assert_eq!(it.len(), 2);
+    // An answer may report the end.
+    it.settle(start + secs(12), &all[1], Renewed::Gone, start + secs(11));
+    assert_eq!(it.len(), 1);
+    assert_eq!(all[1].status().end, Some(End::Lost(Loss::TakenOver)));
+    // Or come too late.
+    it.settle(start + secs(31), &all[2], live(TTL), start + secs(11));
+    assert_eq!(it.len(), 0);
+    let lost = Some(End::Lost(Loss::Expired));
+    assert_eq!(all[2].status().end, lost);
+    // At the deadline it is lost, also when the renewal comes before the announcement.
+    let (mut it, all) = crowd(1, TTL, start);
+    assert!(it.chunk(start + secs(30)).kept.is_empty());
+    assert_eq!((all[0].status().end, it.len()), (lost, 0));
+}
+
+#[test]
+fn the_longest_due_come_first_and_what_is_soon_due_rides_along() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(300, TTL, start);
+    let late = lease(TTL, start + secs(2));
+    it.keep(start, late.clone());
+    let later = lease(TTL, start + secs(4));
+    it.keep(start, later);
+    let now = start + secs(10) + millis(1);
+    let first = it.chunk(now).kept;
+    assert_eq!(ids(&first), ids(&all[..256]));
+    // A tenth of the class's shortest TTL (32.768 s) is soon.
+    let second = it.chunk(now).kept;
+    assert_eq!(ids(&second[..44]), ids(&all[256..]));
+    assert_eq!(ids(&second[44..]), [id(&late)]);
+    assert_eq!(it.next(), Some(start + secs(14)));
+}
+
+#[test]
+fn a_crowd_of_one_ttl_costs_the_others_nothing() {
+    let (now, mut it, urgent, slow) = three_classes();
+    // Each statement has the bound that suits its class; in the end the rest of all classes shares a statement.
+    let one = |kept: &Kept, bound| (1, kept.ttl(), bound);
+    let full = (256, secs(6), millis(1_500));
+    let expected = [
+        one(&urgent, millis(60)),
+        full,
+        one(&slow, MAX_BOUND),
+        full,
+        full,
+        (232, secs(6), millis(60)),
+    ];
+    assert_eq!(chunks(&mut it, now, 6), expected);
+    // Two crowds are sent in turn, too.
+    let start = Moment::now();
+    let (mut it, _) = crowd(1_000, secs(6), start);
+    for _ in 0..1_000 {
+        it.keep(start, lease(secs(60), start - secs(15)));
+    }
+    let sent = chunks(&mut it, start + millis(2_100), 4);
+    let ttls: Vec<_> = sent.iter().map(|(_, ttl, _)| ttl.as_secs()).collect();
+    assert_eq!(ttls, [6, 60, 6, 60]);
+}
+
+/// A crowd of 6 s, one urgent lease and one slow one, all due at the moment that comes first.
+fn three_classes() -> (Moment, Schedule, Kept, Kept) {
+    let start = Moment::now();
+    let (mut it, _) = crowd(1_000, secs(6), start);
+    let urgent = lease(millis(240), start + millis(2_000));
+    let slow = lease(secs(60), start - secs(15));
+    it.keep(start, urgent.clone());
+    it.keep(start, slow.clone());
+    (start + millis(2_100), it, urgent, slow)
+}
+
+/// The sizes of the next chunks, the TTL of the first lease, and the bound.
+fn chunks(it: &mut Schedule, now: Moment, count: usize) -> Vec<(usize, Duration, Duration)> {
+    let sent = (0..count).map(|_| it.chunk(now));
+    sent.map(|Chunk { kept, bound }| (kept.len(), kept[0].ttl(), bound))
+        .collect()
+}
+
+#[test]
+fn while_statements_are_slow_each_class_has_its_own_in_turn() {
+    let now = Moment::now();
+    let of_crowd = || lease(secs(6), now - secs(2));
+    let urgent = lease(millis(240), now - millis(100));
+    let slow = lease(secs(60), now - secs(18));
+    let all = [urgent, of_crowd(), of_crowd(), slow];
+    let mut it = Schedule::default();
+    for kept in &all {
+        it.keep(now, kept.clone());
+    }
+    it.pace.took(millis(31), secs(1), 256);
+    let sent = chunks(&mut it, now, 3);
+    let counts: Vec<_> = sent.iter().map(|(count, ..)| *count).collect();
+    assert_eq!(counts, [1, 2, 1]);
+    // When they are fast again, one is shared. The shortest bounds it.
+    it.put_back(&all);
+    it.pace.took(millis(1), secs(1), 256);
+    it.pace.took(millis(1), secs(1), 256);
+    let Chunk { kept, bound } = it.chunk(now);
+    assert_eq!((kept.len(), bound), (4, millis(60)));
+}
+
+#[test]
+fn a_chunk_goes_into_one_request() {
+    let start = Moment::now();
+    let (mut it, _) = crowd(1_000, secs(6), start);
+    it.limit = RequestLimit::of(16_000, 10, 4);
+    // The names have one byte.
+    let fitting = 384 / 14;
+    assert_eq!(it.chunk(start + millis(2_100)).kept.len(), fitting);
+    // This many of two classes share a statement; with one more, each class has its own.
+    let slow = lease(secs(60), start - secs(15));
+    for (count, shared) in [(26, true), (27, false)] {
+        let (mut it, _) = crowd(count, secs(6), start);
+        it.limit = RequestLimit::of(16_000, 10, 4);
+        it.keep(start, slow.clone());
+        let chunk = ids(&it.chunk(start + secs(3)).kept);
+        assert_eq!(chunk.len(), fitting);
+        assert_eq!(chunk.contains(&id(&slow)), shared);
+    }
+}
+
+#[test]
+fn what_would_be_lost_before_its_answer_comes_last() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(300, TTL, start);
+    let fresh: Vec<Kept> = (0..250).map(|_| lease(TTL, start + secs(15))).collect();
+    for kept in &fresh {
+        it.keep(start, kept.clone());
+    }
+    // A statement takes 500 ms, so a renewal needs 1 s.
+    it.pace.took(millis(500), secs(2), 256);
+    let now = start + secs(29) + millis(1);
+    let chunk = ids(&it.chunk(now).kept);
+    assert_eq!(chunk.len(), 256);
+    assert!(fresh.iter().all(|kept| chunk.contains(&id(kept))));
+    assert_eq!(chunk[250..], ids(&all[..6]));
+    // These leases have a nanosecond more than that.
+    let (mut it, all) = crowd(300, TTL, start + Duration::from_nanos(1));
+    it.keep(start, lease(TTL, start + secs(15)));
+    it.pace.took(millis(500), secs(2), 256);
+    let now = start + secs(29);
+    assert_eq!(ids(&it.chunk(now).kept), ids(&all[..256]));
+    // However slow the statements are, a quarter of its TTL is enough for a lease.
+    let (mut it, all) = crowd(300, millis(2_400), start);
+    it.keep(start, lease(millis(2_400), start + secs(1)));
+    it.pace.took(secs(2), secs(2), 32);
+    assert_eq!(ids(&it.chunk(start + millis(1_300)).kept), ids(&all[..16]));
+}
+
+#[test]
+fn a_statement_is_bounded_by_the_shortest_lease_in_or_beside_it() {
+    let start = Moment::now();
+    let (mut it, _) = crowd(1, TTL, start);
+    assert_eq!(it.chunk(start + secs(11)).bound, MAX_BOUND);
+    let (mut it, _) = crowd(1, TTL, start);
+    let short = lease(millis(120), start + secs(11));
+    it.keep(start, short.clone());
+    let same = lease(millis(120), start + secs(11));
+    it.keep(start, same.clone());
+    it.remove(same.id());
+    assert_eq!(it.dial_limit(), MIN_BOUND);
+    let chunk = it.chunk(start + secs(11));
+    assert_eq!((chunk.kept.len(), chunk.bound), (1, MIN_BOUND));
+    it.put_back(&chunk.kept);
+    it.remove(short.id());
+    assert_eq!(it.dial_limit(), MAX_BOUND);
+    assert_eq!(it.chunk(start + secs(11)).bound, MAX_BOUND);
+    let (mut it, _) = crowd(1, secs(4), start);
+    assert_eq!(it.chunk(start + secs(2)).bound, secs(1));
+}
+
+#[test]
+fn the_announcer_looks_again_when_a_renewal_brings_the_next_warning_forward() {
+    let start = Moment::now();
+    let cap = start + secs(48);
+    let mut it = Schedule::default();
+    let kept = Kept::Lease(grant(TTL, start, Some(cap)));
+    it.keep(start, kept.clone());
+    it.announce(start + secs(20), 10);
+    assert!(kept.status().at_risk);
+    it.chunk(start + secs(20));
+    // The renewal asked for 31 s more: the warning is over, and the next one comes before the old deadline.
+    it.settle(start + secs(20), &kept, live(secs(23)), start + secs(20));
+    assert!(!kept.status().at_risk);
+    let next = it.news.first().unwrap().0;
+    assert_eq!(next, kept.announce_at());
+    assert!(next < start + secs(30));
+}

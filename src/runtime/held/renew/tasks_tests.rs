@@ -1,0 +1,207 @@
+//! The three tasks, each by itself, on a real SQLite file.
+
+use sqlx::{Connection, SqliteConnection};
+
+use super::schedule::Chunk;
+use super::send::part;
+use super::*;
+use crate::model::{ClockError, FaultKind, Loss, Name};
+use crate::runtime::held::grant::Granted;
+use crate::store::sqlite::Sqlite;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+
+/// A test that waits longer than this has failed.
+const LONG: Duration = Duration::from_secs(20);
+
+struct House {
+    dir: tempfile::TempDir,
+    shared: Arc<Shared>,
+}
+
+impl House {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let house = Self {
+            dir,
+            shared: Arc::default(),
+        };
+        crate::client::Rowlock::connect(&house.url()).await.unwrap();
+        house
+    }
+
+    fn url(&self) -> String {
+        let file = self.dir.path().join("a.db");
+        format!("sqlite:{}?mode=rwc", file.display())
+    }
+
+    fn link(&self) -> Link {
+        Link::new(
+            Sqlite::from_url(&self.url()).unwrap(),
+            LONG,
+            &Arc::default(),
+        )
+    }
+
+    /// A lease of this TTL that is due for renewal at once.
+    async fn lease(&self, name: &str, ttl: Duration) -> Arc<Grant> {
+        let ask = TakeAsk {
+            name: Name::new(name).unwrap(),
+            grant_id: Uuid::new_v4(),
+            ttl,
+            holder: "test".into(),
+            session: None,
+            barging: false,
+        };
+        let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
+        let taken = conn.lease_take(std::slice::from_ref(&ask)).await.unwrap();
+        let [Taken::Granted { fence }] = taken[..] else {
+            panic!("{taken:?}")
+        };
+        let grant = grant(ask.name, ask.grant_id, fence, ttl, Moment::now() + ttl / 2);
+        self.keep(Kept::Lease(Arc::clone(&grant)));
+        grant
+    }
+
+    fn keep(&self, kept: Kept) {
+        self.shared.state().schedule.keep(Moment::now(), kept);
+    }
+
+    /// The due leases of all that are held.
+    fn chunk(&self) -> Chunk {
+        self.shared.state().schedule.chunk(Moment::now())
+    }
+}
+
+fn grant<K: Granted + Clone>(
+    name: K,
+    id: Uuid,
+    fence: i64,
+    ttl: Duration,
+    deadline: Moment,
+) -> Arc<Grant<K>> {
+    let exact = ClockError::new(Duration::ZERO);
+    let grant = Grant::new(name, id, fence, ttl, exact, None, deadline);
+    assert!(grant.add_guard());
+    Arc::new(grant)
+}
+
+#[tokio::test]
+async fn the_announcer_tells_what_is_lost_before_it_ends() {
+    let house = House {
+        dir: tempfile::tempdir().unwrap(),
+        shared: Arc::default(),
+    };
+    let past = Moment::now();
+    let name = Name::new("a").unwrap();
+    let lost = grant(name, Uuid::new_v4(), 1, LONG, past);
+    house.keep(Kept::Lease(Arc::clone(&lost)));
+    house.shared.state().closed = true;
+    announce(&house.shared, "here").await;
+    assert_eq!(house.shared.state().schedule.len(), 0);
+    assert_eq!(lost.loss(), Some(Loss::Expired));
+}
+
+#[tokio::test]
+async fn the_helper_renews_what_the_statement_in_flight_would_keep_waiting() {
+    let house = House::new().await;
+    house.lease("slow", Duration::from_mins(5)).await;
+    assert_eq!(house.chunk().kept.len(), 1);
+    let urgent = house.lease("urgent", Duration::from_secs(4)).await;
+    let before = urgent.status().deadline;
+    let helped = tokio::time::timeout(LONG, house.shared.renew.notified());
+    select! {
+        () = help(Some(house.link()), &house.shared, "here") => panic!("it has ended"),
+        helped = helped => helped.expect("it renews nothing"),
+    }
+    assert!(urgent.status().deadline > before);
+}
+
+#[tokio::test]
+async fn the_connection_is_made_before_the_first_renewal_is_due() {
+    let house = House {
+        dir: tempfile::tempdir().unwrap(),
+        shared: Arc::default(),
+    };
+    let ttl = Duration::from_hours(1);
+    let name = Name::new("a").unwrap();
+    let fresh = grant(name, Uuid::new_v4(), 1, ttl, Moment::now() + ttl * 5 / 6);
+    house.keep(Kept::Lease(fresh));
+    let file = house.dir.path().join("a.db");
+    let made = async {
+        while !file.exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    select! {
+        () = renew(house.link(), &house.shared, "here") => panic!("it has ended"),
+        made = tokio::time::timeout(LONG, made) => made.expect("nothing dials"),
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_sent_because_the_connection_is_gone_is_due_again() {
+    let house = House::new().await;
+    let lease = house.lease("a", Duration::from_mins(5)).await;
+    let Chunk { kept, bound } = house.chunk();
+    assert_eq!(house.shared.state().schedule.next(), None);
+    let mut gone = house.link();
+    let unsent = async |_: &mut dyn Store| unreachable!("there is no connection");
+    part(&mut gone, &house.shared, kept, bound, unsent)
+        .await
+        .unwrap();
+    let next = house.shared.state().schedule.next();
+    assert_eq!(next, Some(lease.renew_at()));
+}
+
+#[tokio::test]
+async fn a_statement_that_is_refused_at_once_is_not_slow_and_one_that_is_cut_off_is() {
+    let bound = Duration::from_millis(20);
+    for silent in [false, true] {
+        let house = House::new().await;
+        house.lease("a", Duration::from_mins(5)).await;
+        let kept = house.chunk().kept;
+        let mut link = house.link();
+        link.connect().await.unwrap();
+        let verb = async |_: &mut dyn Store| {
+            if silent {
+                std::future::pending::<()>().await;
+            }
+            Err(Fault::said(FaultKind::Other, "a damaged row"))
+        };
+        let failed = part(&mut link, &house.shared, kept, bound, verb).await;
+        assert!(failed.is_err());
+        assert_eq!(link.is_connected(), !silent);
+        let needed = house.shared.state().schedule.pace.needed();
+        assert_eq!(needed >= bound * 2, silent, "{needed:?}");
+    }
+}
+
+#[test]
+fn an_attempt_is_kept_and_removed_as_a_lease_is() {
+    let renewals = Renewals(Arc::default());
+    let key = RecordKey::new("scope", "k").unwrap();
+    let id = Uuid::new_v4();
+    let attempt = grant(key, id, 1, LONG, Moment::now() + LONG);
+    renewals.add_record(&attempt);
+    assert_eq!(renewals.0.state().schedule.len(), 1);
+    renewals.remove(id);
+    assert_eq!(renewals.0.state().schedule.len(), 0);
+}
+
+#[test]
+fn only_an_engine_with_several_writers_has_a_spare_connection() {
+    let sqlite = Link::new(
+        Sqlite::from_url("sqlite:a.db").unwrap(),
+        LONG,
+        &Arc::default(),
+    );
+    assert!(spare::<Sqlite>(&sqlite).is_none());
+    #[cfg(feature = "postgres")]
+    {
+        use crate::store::postgres::Postgres;
+        let postgres = Postgres::from_url("postgres://user@localhost/db").unwrap();
+        assert!(spare::<Postgres>(&Link::new(postgres, LONG, &Arc::default())).is_some());
+    }
+}

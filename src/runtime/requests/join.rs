@@ -1,0 +1,176 @@
+//! Joining the queue of a name: the name is granted at once when it is free and nobody waits.
+
+use super::take::busy;
+use super::wanted::Wanted;
+use super::{MAX_UNDO, leave};
+use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
+use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::held::guard::Guard;
+use crate::runtime::wait::queue_place::Place;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{JoinAsk, Joined};
+use crate::store::verbs::row::wrong_kind;
+
+/// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
+#[derive(Debug)]
+pub(crate) enum Joining {
+    Held(Guard),
+    Queued(Place),
+    /// The queue is as long as the caller allows.
+    Full(Busy),
+    /// A transaction has the row locked.
+    Locked,
+}
+
+#[derive(Debug)]
+pub(crate) struct Join {
+    pub(crate) ask: JoinAsk,
+    /// Of what it wants a part: a permit.
+    share: Option<Share>,
+    pub(crate) wanted: Wanted,
+    pub(crate) place: Place,
+    /// The grant was confirmed by a second sending.
+    is_confirmed: bool,
+    reply: Reply<Joining>,
+}
+
+impl Join {
+    pub(crate) fn task(
+        (ask, share): (JoinAsk, Option<Share>),
+        mut wanted: Wanted,
+        place: Place,
+        reply: Reply<Joining>,
+        give_up: Moment,
+    ) -> Task<Self> {
+        let subject = Subject::Lock(ask.name.clone());
+        let head = Head::new(
+            subject,
+            "acquire",
+            Manner::Acquire,
+            Progress::until(give_up),
+        );
+        wanted.ticket = Some(place.ticket().clone());
+        let verb = Self {
+            ask,
+            share,
+            wanted,
+            place,
+            is_confirmed: false,
+            reply,
+        };
+        Task { head, verb }
+    }
+
+    /// Leaves the queue wherever it stands, and frees the grants that its sendings got, or may still get.
+    fn undone(&self, progress: &Progress) -> Job {
+        let (ask, waiters) = (&self.ask, &self.wanted.waiters);
+        let late = (progress.doubts, ask.ttl);
+        let undo = leave::of(
+            self.place.ticket().clone(),
+            None,
+            late,
+            waiters,
+            ask.ttl.min(MAX_UNDO),
+        );
+        undo.repeated().into()
+    }
+}
+
+impl Verb for Join {
+    /// `None`: a transaction has the row locked.
+    type Outcome = Option<Joined>;
+
+    const RANK: Rank = Rank::Join;
+
+    const MAY_GRANT: bool = true;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Option<Joined>>, Fault> {
+        let mut joined = Vec::with_capacity(1);
+        for task in tasks {
+            let Self { ask, share, .. } = &task.verb;
+            joined.push(match share {
+                None => store.queue_join(ask).await?,
+                Some(share) => store.permit_join(ask, *share).await?,
+            });
+        }
+        Ok(joined)
+    }
+
+    fn settle(mut task: Task<Self>, outcome: Option<Joined>, answered: Answered) -> Next {
+        let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
+        if matches!(outcome, Some(Joined::Granted { .. })) && is_stale {
+            // The second sending finds the grant, and gives it the whole TTL.
+            task.head.progress.sent = true;
+            task.verb.is_confirmed = true;
+            return Next::Then(task.into());
+        }
+        let progress = task.head.progress;
+        if outcome.is_none() && progress.in_doubt() && !progress.give_up.has_passed() {
+            // An earlier sending may have queued it: another ask would be behind those who came meanwhile.
+            return Next::Later(task.into());
+        }
+        let undo = progress.in_doubt().then(|| task.verb.undone(&progress));
+        let Self {
+            ask,
+            share,
+            wanted,
+            mut place,
+            reply,
+            ..
+        } = task.verb;
+        let kind = share.map_or(Kind::Lock, |share| share.kind);
+        match outcome {
+            Some(Joined::Granted { fence }) => {
+                place.forget();
+                if let Some(guard) = wanted.guard(fence, progress.doubts, answered.sent, ask.ttl) {
+                    let _ = reply.send(Ok(Joining::Held(guard)));
+                }
+                return Next::Done;
+            }
+            Some(Joined::Queued {
+                position,
+                is_orphaned,
+            }) => {
+                tracing::debug!(name = %ask.name, position, "waits in the queue");
+                place.late = progress.doubts;
+                place.queued(position, is_orphaned);
+                let _ = reply.send(Ok(Joining::Queued(place)));
+                return Next::Done;
+            }
+            Some(Joined::Full(row)) => {
+                place.forget();
+                let busy = busy(ask.name, kind, Some(row));
+                let _ = reply.send(busy.map(Joining::Full));
+            }
+            Some(Joined::Mismatch(is)) => {
+                place.forget();
+                let _ = reply.send(Err(wrong_kind(ask.name, is, kind)));
+            }
+            None => {
+                place.forget();
+                let _ = reply.send(Ok(Joining::Locked));
+            }
+        }
+        undo.map_or(Next::Done, Next::Later)
+    }
+
+    fn fail(self, error: Error) {
+        self.place.forget();
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// Undoes a join that was sent: it may have happened.
+    fn undo(task: &Task<Self>, _: Moment) -> Option<Job> {
+        let progress = &task.head.progress;
+        progress.sent.then(|| task.verb.undone(progress))
+    }
+}

@@ -1,0 +1,22 @@
+//! The verbs that lanes send: the asks, the answer to the caller, and the undo.
+
+pub(crate) mod accept;
+pub(crate) mod claim;
+pub(crate) mod ending;
+pub(crate) mod exchange;
+pub(crate) mod finish;
+pub(crate) mod form_token;
+pub(crate) mod hold;
+pub(crate) mod join;
+pub(crate) mod leave;
+pub(crate) mod read;
+pub(crate) mod release;
+pub(crate) mod step;
+pub(crate) mod take;
+pub(crate) mod walk;
+pub(crate) mod wanted;
+
+use std::time::Duration;
+
+/// How long an undo is repeated.
+pub(crate) const MAX_UNDO: Duration = Duration::from_mins(10);

@@ -1,0 +1,116 @@
+//! Reading records. Large outcomes come in portions: each record of a statement has a share of the statement's bytes,
+//! and a larger outcome comes with one of the next statements.
+
+use crate::model::{Error, RecordKey, Subject};
+use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::runtime::batch::job::{Answered, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::lanes::MAX_BYTES;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::record::RecordRow;
+
+/// A record, with an outcome that fits into its share.
+#[derive(Debug)]
+pub(crate) struct Read {
+    key: RecordKey,
+    reply: Reply<Option<RecordRow>>,
+}
+
+impl Read {
+    pub(crate) fn task(
+        key: &RecordKey,
+        progress: Progress,
+        reply: Reply<Option<RecordRow>>,
+    ) -> Task<Self> {
+        let subject = Subject::Record(key.clone());
+        let key = key.clone();
+        Task {
+            head: Head::new(subject, "look up", Manner::Look, progress),
+            verb: Self { key, reply },
+        }
+    }
+}
+
+fn keys<'a>(reads: impl Iterator<Item = &'a Read>) -> Vec<RecordKey> {
+    reads.map(|read| read.key.clone()).collect()
+}
+
+impl Verb for Read {
+    type Outcome = Option<RecordRow>;
+
+    const RANK: Rank = Rank::Read;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Self::Outcome>, Fault> {
+        let share = MAX_BYTES / tasks.len().max(1);
+        let keys = keys(tasks.iter().map(|task| &task.verb));
+        store.record_read(&keys, share).await
+    }
+
+    fn settle(task: Task<Self>, row: Self::Outcome, _: Answered) -> Next {
+        if let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
+            let head = Head { bytes, ..task.head };
+            let verb = LargeRead(task.verb);
+            return Next::First(Task { head, verb }.into());
+        }
+        let _ = task.verb.reply.send(Ok(row));
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    fn shares(&self, first: &Self) -> bool {
+        self.key == first.key
+    }
+
+    fn echo(row: &Self::Outcome) -> Option<Self::Outcome> {
+        Some(row.clone())
+    }
+}
+
+/// A record whose outcome did not fit into its share.
+#[derive(Debug)]
+struct LargeRead(Read);
+
+impl Verb for LargeRead {
+    type Outcome = Option<RecordRow>;
+
+    const RANK: Rank = Rank::LargeRead;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<Self::Outcome>, Fault> {
+        let keys = keys(tasks.iter().map(|task| &task.verb.0));
+        store.record_read(&keys, usize::MAX).await
+    }
+
+    fn settle(task: Task<Self>, row: Self::Outcome, _: Answered) -> Next {
+        let _ = task.verb.0.reply.send(Ok(row));
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        self.0.fail(error);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn shares(&self, first: &Self) -> bool {
+        self.0.shares(&first.0)
+    }
+
+    fn echo(row: &Self::Outcome) -> Option<Self::Outcome> {
+        Read::echo(row)
+    }
+}

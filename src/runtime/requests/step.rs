@@ -1,0 +1,176 @@
+//! Steps of an attempt: beginning a step, and recording its result.
+
+use std::sync::Arc;
+
+use crate::model::{Error, Outcome, Subject};
+use crate::runtime::batch::handle::Lanes;
+use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::record::Finished;
+use crate::store::verbs::step::{StepAsk, StepBegun, StepKind};
+
+#[derive(Debug)]
+pub(crate) struct BeginStep {
+    ask: StepAsk,
+    lanes: Arc<Lanes>,
+    reply: Reply<(StepBegun, UndoStep)>,
+}
+
+impl BeginStep {
+    pub(crate) fn task(
+        lanes: &Arc<Lanes>,
+        ask: StepAsk,
+        reply: Reply<(StepBegun, UndoStep)>,
+    ) -> Task<Self> {
+        let progress = lanes.progress();
+        let head = head(&ask, "begin a step of", Manner::Wish, progress);
+        let lanes = Arc::clone(lanes);
+        let verb = Self { ask, lanes, reply };
+        Task { head, verb }
+    }
+}
+
+fn head(ask: &StepAsk, doing: &'static str, manner: Manner, progress: Progress) -> Head {
+    let subject = Subject::Record(ask.key.clone());
+    Head {
+        in_order: true,
+        ..Head::new(subject, doing, manner, progress)
+    }
+}
+
+impl Verb for BeginStep {
+    type Outcome = StepBegun;
+
+    const RANK: Rank = Rank::Alone;
+
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<StepBegun>, Fault> {
+        let mut begun = Vec::with_capacity(1);
+        for task in tasks {
+            begun.push(store.step_begin(&task.verb.ask).await?);
+        }
+        Ok(begun)
+    }
+
+    fn settle(task: Task<Self>, begun: StepBegun, _: Answered) -> Next {
+        if matches!(begun, StepBegun::Locked) {
+            return Next::Later(task.into());
+        }
+        let Self { ask, lanes, reply } = task.verb;
+        let is_open = matches!(begun, StepBegun::Fresh) && ask.kind != StepKind::Repeatable;
+        let undo = UndoStep::new(is_open.then(|| (lanes, ask.clone())));
+        if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
+            undo.disarm();
+            if is_open {
+                // Goes before the end of the attempt, which may be waiting already.
+                return Next::First(FinishStep::task(ask, None, None, task.head.progress).into());
+            }
+        }
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct FinishStep {
+    ask: StepAsk,
+    /// `None`: the step did not happen.
+    outcome: Option<Outcome>,
+    /// `None`: the step began for a caller who has gone.
+    reply: Option<Reply<Finished>>,
+}
+
+impl FinishStep {
+    pub(crate) fn task(
+        ask: StepAsk,
+        outcome: Option<Outcome>,
+        reply: Option<Reply<Finished>>,
+        progress: Progress,
+    ) -> Task<Self> {
+        let head = Head {
+            bytes: outcome.as_ref().map_or(0, |outcome| outcome.bytes().len()),
+            ..head(&ask, "keep a step of", Manner::Duty, progress)
+        };
+        let verb = Self {
+            ask,
+            outcome,
+            reply,
+        };
+        Task { head, verb }
+    }
+}
+
+impl Verb for FinishStep {
+    type Outcome = Finished;
+
+    const RANK: Rank = Rank::Alone;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
+        let mut finished = Vec::with_capacity(1);
+        for Task { verb, .. } in tasks {
+            finished.push(store.step_finish(&verb.ask, verb.outcome.as_ref()).await?);
+        }
+        Ok(finished)
+    }
+
+    fn settle(task: Task<Self>, finished: Finished, _: Answered) -> Next {
+        if finished == Finished::Locked {
+            return Next::Later(task.into());
+        }
+        if let Some(reply) = task.verb.reply {
+            let _ = reply.send(Ok(finished));
+        }
+        Next::Done
+    }
+
+    fn fail(self, error: Error) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Travels with the answer that a step may begin. A caller that does not receive the answer has not begun the step.
+#[derive(Debug)]
+pub(crate) struct UndoStep(Option<(Arc<Lanes>, StepAsk)>);
+
+impl UndoStep {
+    /// `None`: there is nothing to undo.
+    fn new(begun: Option<(Arc<Lanes>, StepAsk)>) -> Self {
+        Self(begun)
+    }
+
+    pub(crate) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for UndoStep {
+    fn drop(&mut self) {
+        if let Some((lanes, ask)) = self.0.take() {
+            undo_step(&lanes, ask);
+        }
+    }
+}
+
+/// Undoes a step that began and did not happen, so that its record has no open step. (When this is given up, the end
+/// of the attempt does it.)
+pub(crate) fn undo_step(lanes: &Lanes, ask: StepAsk) {
+    let undo: Job = FinishStep::task(ask, None, None, lanes.progress()).into();
+    lanes.send(undo);
+}

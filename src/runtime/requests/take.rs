@@ -1,0 +1,244 @@
+//! Acquiring a lease.
+//!
+//! A grant is named by its own id, so an acquire may be sent twice. A grant from an earlier sending, or from a late
+//! answer, is confirmed by a renewal, which reports how much of the lease's time is left.
+
+use std::time::Duration;
+
+use super::release;
+use super::release::Release;
+use super::wanted::Wanted;
+use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
+use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::held::guard::Guard;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lease::{RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::row::LockRow;
+
+/// The outcome of an acquire. The verb makes the guard: when no caller receives it, dropping it releases the lease.
+#[derive(Debug)]
+pub(crate) enum Acquired {
+    Held(Guard),
+    Busy(Busy),
+}
+
+/// A fresh grant.
+#[derive(Debug)]
+pub(crate) struct Take {
+    pub(crate) ask: TakeAsk,
+    pub(crate) wanted: Wanted,
+    pub(crate) reply: Reply<Acquired>,
+}
+
+impl Take {
+    pub(crate) fn task(
+        ask: TakeAsk,
+        wanted: Wanted,
+        reply: Reply<Acquired>,
+        give_up: Moment,
+    ) -> Task<Self> {
+        let subject = Subject::Lock(ask.name.clone());
+        let in_session = ask.session.map_or(0, |_| TakeAsk::IN_SESSION);
+        let request = (ask.name.as_bytes().len(), ask.holder.len() + in_session);
+        let progress = Progress::until(give_up);
+        let head = Head {
+            request: Some(request),
+            ..Head::new(subject, "acquire", Manner::Acquire, progress)
+        };
+        let verb = Self { ask, wanted, reply };
+        Task { head, verb }
+    }
+
+    /// Hands the guard to the caller. When the caller has gone, dropping the guard releases the lease.
+    fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
+        let guard = self.wanted.guard(fence, progress.doubts, sent, left);
+        guard.map_or(Next::Done, |guard| {
+            Next::answer(self.reply, Ok(Acquired::Held(guard)))
+        })
+    }
+
+    /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late
+    /// sending may still be granted it.
+    fn busy(
+        self,
+        progress: &Progress,
+        row: Option<LockRow>,
+        quarantine: Option<(Duration, u32)>,
+    ) -> Next {
+        // An earlier sending, or this grant itself, may have the row locked.
+        let is_unknown = progress.in_doubt() || (progress.sent && row.is_none());
+        let undo = is_unknown.then(|| self.undo(progress, Moment::now()));
+        let name = self.ask.name;
+        let mut busy = busy(name, Kind::Lock, row);
+        if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
+            (busy.quarantine, busy.waiters) = (Some(left), waiters);
+        }
+        let _ = self.reply.send(busy.map(Acquired::Busy));
+        undo.map_or(Next::Done, |undo| {
+            let undo = if progress.in_doubt() {
+                undo.repeated()
+            } else {
+                undo
+            };
+            Next::Later(undo.into())
+        })
+    }
+
+    /// Frees the grants that its sendings got, or may still get.
+    fn undo(&self, progress: &Progress, now: Moment) -> Task<Release> {
+        let (ask, waiters) = (&self.ask, &self.wanted.waiters);
+        release::undo(
+            &ask.name,
+            ask.grant_id,
+            ask.ttl,
+            progress.doubts,
+            waiters,
+            now,
+        )
+    }
+}
+
+impl Verb for Take {
+    type Outcome = Taken;
+
+    const RANK: Rank = Rank::Exchange;
+
+    const MAY_GRANT: bool = true;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Taken>, Fault> {
+        let asks: Vec<TakeAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
+        store.lease_take(&asks).await
+    }
+
+    fn settle(task: Task<Self>, outcome: Taken, answered: Answered) -> Next {
+        let (progress, take) = (task.head.progress, &task.verb);
+        match outcome {
+            Taken::Granted { fence } if progress.sent || answered.is_stale(take.ask.ttl) => {
+                Confirm::after(task, fence)
+            }
+            Taken::Granted { fence } => {
+                let ttl = take.ask.ttl;
+                task.verb.granted(&progress, fence, answered.sent, ttl)
+            }
+            // An earlier sending was granted it: confirm the lease.
+            Taken::Busy(Some(row)) if progress.sent && row.is_of(take.ask.grant_id) => {
+                Confirm::after(task, row.fence)
+            }
+            // The row may be locked by an earlier sending, which the server has not finished.
+            Taken::Busy(None) | Taken::Quarantined { .. } if progress.in_doubt() => {
+                Next::Later(task.into())
+            }
+            Taken::Busy(row) => task.verb.busy(&progress, row, None),
+            Taken::Quarantined { left, waiters } => {
+                task.verb.busy(&progress, None, Some((left, waiters)))
+            }
+        }
+    }
+
+    fn fail(self, error: Error) {
+        let _ = self.reply.send(Err(error));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    /// Undoes an acquire that was sent: it may have happened.
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let progress = &task.head.progress;
+        progress.sent.then(|| task.verb.undo(progress, now).into())
+    }
+}
+
+/// Who is in the way, by the row.
+pub(crate) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy, Error> {
+    row.as_ref().map_or(Ok(()), |row| row.check_kind(kind))?;
+    let waiters = row.as_ref().map_or(0, |row| row.waiters);
+    let quarantine = row.as_ref().and_then(|row| row.quarantine);
+    // Without a live grant, the name is about to be passed on.
+    let holder = row.map(LockRow::grant).transpose()?.flatten();
+    let holder = holder.filter(|holder| !holder.remaining.is_zero());
+    Ok(Busy {
+        name,
+        kind,
+        holder,
+        waiters,
+        quarantine,
+    })
+}
+
+/// Confirms a grant whose lease may have little time left.
+#[derive(Debug)]
+pub(crate) struct Confirm {
+    take: Take,
+    fence: i64,
+}
+
+impl Confirm {
+    fn after(task: Task<Take>, fence: i64) -> Next {
+        let Task {
+            mut head,
+            verb: take,
+        } = task;
+        head.progress.sent = true;
+        let verb = Self { take, fence };
+        Next::Then(Task { head, verb }.into())
+    }
+
+    fn take(task: Task<Self>) -> Task<Take> {
+        Task {
+            head: task.head,
+            verb: task.verb.take,
+        }
+    }
+}
+
+impl Verb for Confirm {
+    type Outcome = Renewed;
+
+    const RANK: Rank = Rank::Confirm;
+
+    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
+        let ask = |task: &Task<Self>| {
+            let ask = &task.verb.take.ask;
+            RenewAsk {
+                name: ask.name.clone(),
+                grant_id: ask.grant_id,
+                ttl: ask.ttl,
+            }
+        };
+        let asks: Vec<RenewAsk> = tasks.iter().map(ask).collect();
+        store.lease_renew(&asks).await
+    }
+
+    fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
+        let (progress, Self { take, fence }) = (task.head.progress, task.verb);
+        match outcome {
+            Renewed::Live { remaining } => take.granted(&progress, fence, answered.sent, remaining),
+            // It was granted, and has expired meanwhile.
+            Renewed::Gone => take.busy(&progress, None, None),
+        }
+    }
+
+    fn fail(self, error: Error) {
+        self.take.fail(error);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.take.is_closed()
+    }
+
+    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
+        let progress = &task.head.progress;
+        progress
+            .sent
+            .then(|| task.verb.take.undo(progress, now).into())
+    }
+
+    /// Sends the acquire again: it finds the grant that it got.
+    fn again(task: Task<Self>) -> Job {
+        Self::take(task).into()
+    }
+}

@@ -1,0 +1,104 @@
+//! The guard that an acquire wants, whichever verb gets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::model::{Moment, Name};
+use crate::runtime::held::grant::Grant;
+use crate::runtime::held::guard::Guard;
+use crate::runtime::held::holdings::Holdings;
+use crate::runtime::held::session::{Asked, Session};
+use crate::runtime::wait::barging::Waiters;
+use crate::store::verbs::queue::{Reserved, Ticket};
+
+/// A grant that is asked for.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    holdings: Arc<Holdings>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// The TTL of the row.
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// The session of the lock, if it has one.
+    pub(crate) session: Option<Asked>,
+    /// The waiter that sendings of its ask may make.
+    pub(crate) ticket: Option<Ticket>,
+    /// The name is to be passed on to it.
+    pub(crate) is_queued: bool,
+    /// What was reserved for its cohort.
+    pub(crate) reserved: Reserved,
+}
+
+impl Wanted {
+    /// `session`: the session of the lock, if it has one.
+    pub(crate) fn new(
+        (holdings, waiters): (&Arc<Holdings>, &Arc<Waiters>),
+        (name, grant_id): (&Name, Uuid),
+        ttl: Duration,
+        max_hold: Option<Duration>,
+        session: Option<&Arc<Session>>,
+    ) -> Self {
+        Self {
+            holdings: Arc::clone(holdings),
+            waiters: Arc::clone(waiters),
+            name: name.clone(),
+            grant_id,
+            ttl,
+            max_hold,
+            session: session.map(|session| session.ask(grant_id)),
+            ticket: None,
+            is_queued: false,
+            reserved: Reserved::default(),
+        }
+    }
+
+    /// The grant was given under this fence, by a request that was sent at `sent`, and has `left` of its time. `late`:
+    /// so many sendings of the acquire may still reach the server. `None`: it has ended already.
+    pub(crate) fn guard(
+        self,
+        fence: i64,
+        late: u32,
+        sent: Moment,
+        left: Duration,
+    ) -> Option<Guard> {
+        let Self {
+            holdings,
+            waiters: _,
+            name,
+            grant_id,
+            ttl,
+            max_hold,
+            session,
+            ticket,
+            is_queued,
+            reserved,
+        } = self;
+        let clock_error = holdings.settings.clock_error;
+        let deadline = sent + clock_error.trusted(left);
+        let cap = max_hold.map(|max_hold| sent + max_hold);
+        let session = session.as_ref().map(|asked| &asked.session);
+        // What is renewed; a cap may end it before.
+        let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
+        let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
+        grant.late = late;
+        grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
+        grant.ticket = ticket.filter(|_| late > 0);
+        grant.was_queued = is_queued;
+        grant.reserved = reserved;
+        let grant = match session {
+            Some(session) => {
+                let grant = Arc::new(grant.in_session(&session.grant));
+                session.add(&grant);
+                grant
+            }
+            None => Arc::new(grant),
+        };
+        holdings.renewals.add(&grant);
+        holdings.guards.add_lock(&grant);
+        Guard::new(grant, holdings)
+    }
+}

@@ -1,0 +1,226 @@
+//! The cleaner: a background task that removes expired records, form tokens and sessions, and lock rows that are no
+//! longer used.
+//!
+//! # Overview
+//!
+//! The cleaner runs on the thread of the renewals and makes a connection for each round. A round consists of small
+//! batches; each batch is one short transaction. After each batch the cleaner rests four times as long as the batch
+//! took. Cleaners of several processes skip each other's rows.
+//!
+//! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have no such
+//! index, because every grant and renewal would have to write it. So the cleaner walks through the table by name, a
+//! few batches per round, and the next round continues where this one stopped.
+//!
+//! # Trust window
+//!
+//! Correctness does not depend on the cleaner. A record is judged by the clock, cleaned or not. A lock whose row was
+//! removed starts again with a fence from the clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::select;
+use tokio::sync::Notify;
+
+use crate::model::Moment;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::batch::link::Link;
+use crate::store::verbs::Store;
+use crate::store::verbs::clean::CleanedRows;
+use crate::store::verbs::fault::Fault;
+
+/// The pause after a batch, as a multiple of the batch's time. It leaves the server to other clients.
+const REST: u32 = 4;
+
+/// The rows of one kind in one batch.
+pub(crate) const BATCH: u32 = 500;
+
+/// How many batches of lock rows a round looks at without finding one to remove: with a round every minute, a million
+/// rows take a little more than three hours.
+const LOOKS: u32 = 10;
+
+/// The handle of the cleaner. Dropping it ends its task.
+#[derive(Debug)]
+pub(crate) struct Cleaner(Arc<Shared>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    wanted: AtomicBool,
+    closed: AtomicBool,
+    news: Notify,
+}
+
+impl Shared {
+    async fn is_closed(&self) {
+        while !self.closed.load(Ordering::Acquire) {
+            self.news.notified().await;
+        }
+    }
+}
+
+impl Cleaner {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self(Arc::clone(shared))
+    }
+
+    /// Starts cleaning: from now on there may be records and tokens to clean.
+    pub(crate) fn start(&self) {
+        if !self.0.wanted.swap(true, Ordering::AcqRel) {
+            self.0.news.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.news.notify_one();
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Cleans at the interval `every`; never, when it is `None`.
+pub(crate) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>, target: &str) {
+    let Some(every) = every else {
+        return;
+    };
+    // Processes that start together must not clean together.
+    let mut next = Moment::now() + every.mul_f64(fastrand::f64());
+    // The last lock row that was looked at.
+    let mut after = Vec::new();
+    while !shared.closed.load(Ordering::Acquire) {
+        if !next.has_passed() {
+            select! {
+                () = shared.news.notified() => {}
+                () = sleep_until(next) => {}
+            }
+            continue;
+        }
+        let done = select! {
+            done = round(&mut link, shared, &mut after) => done,
+            () = shared.is_closed() => Ok(()),
+        };
+        if let Err(fault) = done {
+            tracing::warn!(%target, error = %fault, "cannot remove expired rows, will try again");
+        }
+        link.hang_up();
+        next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
+    }
+    link.close().await;
+}
+
+async fn round(link: &mut Link, shared: &Shared, after: &mut Vec<u8>) -> Result<(), Fault> {
+    while shared.wanted.load(Ordering::Acquire) {
+        let cleaned = batch(link, shared, async |conn| conn.clean(BATCH).await).await?;
+        if !cleaned.is_some_and(|cleaned| cleaned.is_full(BATCH)) {
+            break;
+        }
+    }
+    let mut looks = LOOKS;
+    while looks > 0 {
+        let walk = async |conn: &mut dyn Store| conn.lock_clean(after, BATCH).await;
+        let Some(cleaned) = batch(link, shared, walk).await? else {
+            break;
+        };
+        if cleaned.removed == 0 {
+            looks -= 1;
+        }
+        let is_last = cleaned.last.is_none();
+        *after = cleaned.last.unwrap_or_default();
+        if is_last {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs one batch, then rests. `None`: the client is closed.
+async fn batch<T>(
+    link: &mut Link,
+    shared: &Shared,
+    work: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
+) -> Result<Option<T>, Fault> {
+    if shared.closed.load(Ordering::Acquire) {
+        return Ok(None);
+    }
+    link.connect().await?;
+    let began = Moment::now();
+    let done = link.run("clean", link.operation_timeout(), work).await?;
+    sleep_until(Moment::now() + began.elapsed() * REST).await;
+    Ok(Some(done))
+}
+
+impl CleanedRows {
+    /// Whether the batch was full, so that more rows may be due.
+    pub(crate) fn is_full(&self, batch: u32) -> bool {
+        let most = self.outcomes.max(self.records);
+        let most = most.max(self.tokens).max(self.sessions);
+        most >= u64::from(batch)
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use sqlx::Connection;
+
+    use super::*;
+    use crate::model::{Fingerprint, Name};
+    use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
+    use crate::store::verbs::clean::CleanStore;
+    use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
+    use crate::store::verbs::lock_row::{LockRowStore, RowAsk};
+    use crate::store::verbs::schema::SchemaStore;
+
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    async fn new(dir: &tempfile::TempDir) -> (Link, sqlx::SqliteConnection, Shared) {
+        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
+        let sqlite = Sqlite::from_url(&url).unwrap();
+        let mut conn = sqlite.open(PATIENCE).await.unwrap();
+        conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
+            .await
+            .unwrap();
+        let shared = Shared::default();
+        shared.wanted.store(true, Ordering::Release);
+        (Link::new(sqlite, PATIENCE, &Arc::default()), conn, shared)
+    }
+
+    #[tokio::test]
+    async fn a_round_goes_on_until_no_token_is_due() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut link, mut conn, shared) = new(&dir).await;
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        for n in 0..=2 * BATCH {
+            let ask = TokenAsk {
+                scope: b"me"[..].into(),
+                digest: Fingerprint::of(n.to_string()),
+                ttl: Duration::ZERO,
+            };
+            tx.tx_token_issue(&ask).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        round(&mut link, &shared, &mut Vec::new()).await.unwrap();
+        assert_eq!(conn.clean(BATCH).await.unwrap().tokens, 0);
+    }
+
+    #[tokio::test]
+    async fn a_round_looks_at_some_lock_rows_and_the_next_one_goes_on_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut link, mut conn, shared) = new(&dir).await;
+        let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
+        for n in 1..=LOOKS * BATCH + 1 {
+            let name = Name::new(&format!("n{n:05}")).unwrap();
+            tx.lock_row(&name, RowAsk::Make).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        let mut after = Vec::new();
+        round(&mut link, &shared, &mut after).await.unwrap();
+        assert_eq!(after, format!("n{:05}", LOOKS * BATCH).into_bytes());
+        round(&mut link, &shared, &mut after).await.unwrap();
+        assert!(after.is_empty(), "from the beginning again");
+    }
+}

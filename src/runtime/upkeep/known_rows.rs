@@ -1,0 +1,242 @@
+//! What a client knows of lock rows, and how it makes missing rows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
+use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes, alone};
+use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::store::verbs::Store;
+use crate::store::verbs::lock_row::RowAsk;
+use crate::store::verbs::row::LockRow;
+
+/// How many names a client remembers to have rows.
+const MAX_ROWS: usize = 10_000;
+
+const LOOK: &str = "look up";
+
+/// The pending answer of the job that makes a row.
+type Row = oneshot::Receiver<Result<Option<LockRow>, Error>>;
+
+/// The row of a name.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) fence: i64,
+    /// The grant in the row, live or expired: an expired lease may still be pinned.
+    pub(crate) grant: Option<LockInfo>,
+    /// This look freed the name from a session that had ended.
+    pub(crate) reclaimed: bool,
+    waiters: u32,
+}
+
+impl Seen {
+    fn of(row: LockRow) -> Result<Self, Error> {
+        row.check_kind(Kind::Lock)?;
+        let (fence, reclaimed, waiters) = (row.fence, row.reclaimed, row.waiters);
+        let grant = row.grant()?;
+        Ok(Self {
+            fence,
+            grant,
+            reclaimed,
+            waiters,
+        })
+    }
+
+    /// Whether an expired session has left the name behind, and the look could not free it.
+    pub(crate) fn is_left_behind(&self) -> bool {
+        let grant = self.grant.as_ref();
+        grant.is_some_and(|grant| grant.session.is_some() && grant.remaining.is_zero())
+    }
+
+    /// The holder of a live lease.
+    pub(crate) fn holder(&self) -> Option<&LockInfo> {
+        self.grant
+            .as_ref()
+            .filter(|grant| !grant.remaining.is_zero())
+    }
+
+    /// Who is in the way, if a live lease is.
+    pub(crate) fn busy(&self, name: &Name) -> Option<Busy> {
+        self.holder().map(|holder| Busy {
+            name: name.clone(),
+            kind: Kind::Lock,
+            holder: Some(holder.clone()),
+            waiters: self.waiters,
+            quarantine: None,
+        })
+    }
+}
+
+/// What a client knows of a name that a transaction of its own asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Known {
+    /// The last fence that a transaction of this client was granted, until that transaction is known to have ended.
+    pub(crate) granted: Option<i64>,
+    /// A lease of the name was seen.
+    pub(crate) leased: bool,
+}
+
+/// What a client knows of lock rows.
+#[derive(Debug)]
+pub(crate) struct KnownRows {
+    lanes: Arc<Lanes>,
+    one_writer: bool,
+    /// Names known to have a row.
+    rows: Mutex<HashMap<Name, Known>>,
+}
+
+impl KnownRows {
+    /// `one_writer`: the database has one writer at a time.
+    pub(crate) fn new(lanes: &Arc<Lanes>, one_writer: bool) -> Self {
+        Self {
+            lanes: Arc::clone(lanes),
+            one_writer,
+            rows: Mutex::default(),
+        }
+    }
+
+    /// Looks up the row of `name`, and makes a missing one.
+    pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
+        let making = self.make_row(name);
+        self.made_row(name, making).await
+    }
+
+    fn make_row(&self, name: &Name) -> Row {
+        self.make_row_until(name, self.lanes.progress())
+    }
+
+    fn make_row_until(&self, name: &Name, progress: Progress) -> Row {
+        let (reply, row) = oneshot::channel();
+        let head = Head::new(Subject::Lock(name.clone()), LOOK, Manner::Look, progress);
+        let name = name.clone();
+        let make = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Make).await;
+        self.lanes.send(alone(head, make, reply));
+        row
+    }
+
+    async fn made_row(&self, name: &Name, row: Row) -> Result<Seen, Error> {
+        let Some(row) = self.lanes.heard(row).await? else {
+            return Err(Error::CorruptRow {
+                name: name.as_str().into(),
+                what: "another session removes it as soon as it is made",
+            });
+        };
+        let seen = Seen::of(row)?;
+        self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();
+        Ok(seen)
+    }
+
+    /// [`Self::row`] for a version. A transaction of the caller's may keep the lane from writing; there, the
+    /// connection for looks reads an existing row first.
+    pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
+        if self.one_writer
+            && let Ok(Some(seen)) = self.look_at_row(name).await
+        {
+            if seen.grant.is_none() || seen.holder().is_some() {
+                return Ok(seen);
+            }
+            // The lane frees an expired lease, unless a transaction has the file: that transaction may have pinned the
+            // lease.
+            let freed = self.make_row_until(name, Progress::within(ASIDE_LIMIT));
+            return match self.lanes.heard(freed).await {
+                Ok(Some(freed)) => Seen::of(freed),
+                _ => Ok(seen),
+            };
+        }
+        self.row(name).await
+    }
+
+    /// The committed fence of `name`, as other sessions see it; `None` when there is no row.
+    pub(crate) async fn committed_fence(&self, name: &Name) -> Result<Option<i64>, Error> {
+        Ok(self.look_at_row(name).await?.map(|seen| seen.fence))
+    }
+
+    /// Who has the name now, as far as a look tells. The look comes after the jobs on this name, such as leaving its
+    /// queue.
+    pub(crate) async fn busy_now(&self, name: &Name, kind: Kind) -> Busy {
+        let head = self.lanes.look(Subject::Lock(name.clone()), LOOK);
+        let of = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
+        let row = self.lanes.ask(head, look).await.ok().flatten();
+        let waiters = row.as_ref().map_or(0, |row| row.waiters);
+        let seen = row.and_then(|row| Seen::of(row).ok());
+        if let Some(busy) = seen.and_then(|seen| seen.busy(name)) {
+            return busy;
+        }
+        let quarantine = self.quarantine(Subject::Lock(name.clone())).await;
+        Busy {
+            name: name.clone(),
+            kind,
+            holder: None,
+            waiters,
+            quarantine: quarantine.ok().flatten(),
+        }
+    }
+
+    /// The time for which the database is in quarantine. `None`: it is not.
+    pub(crate) async fn quarantine(&self, subject: Subject) -> Result<Option<Duration>, Error> {
+        let head = self.lanes.look(subject, LOOK);
+        let look = async move |store: &mut dyn Store| store.quarantine_left().await;
+        self.lanes.ask(head, look).await
+    }
+
+    async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {
+        let head = self.lanes.look_beside(Subject::Lock(name.clone()), LOOK);
+        let name = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Look).await;
+        let row = self.lanes.ask_aside(head, look).await?;
+        row.map(Seen::of).transpose()
+    }
+
+    /// What this client knows of the row of `name`.
+    pub(crate) fn known(&self, name: &Name) -> Option<Known> {
+        self.rows().get(name).copied()
+    }
+
+    /// A transaction was granted `name`.
+    pub(crate) fn remember_grant(&self, name: &Name, fence: i64) {
+        self.rows().entry(name.clone()).or_default().granted = Some(fence);
+    }
+
+    /// The transaction that was granted this fence has ended.
+    pub(crate) fn grant_ended(&self, name: &Name, fence: i64) {
+        if let Some(known) = self.rows().get_mut(name) {
+            known.granted = known.granted.filter(|granted| *granted != fence);
+        }
+    }
+
+    /// A lease of `name` was seen.
+    pub(crate) fn saw_lease(&self, name: &Name) {
+        self.rows().entry(name.clone()).or_default().leased = true;
+    }
+
+    /// The row of `name` is gone.
+    pub(crate) fn drop_known(&self, name: &Name) {
+        self.rows().remove(name);
+    }
+
+    fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        // A name that is dropped here only costs another look.
+        if rows.len() > MAX_ROWS {
+            rows.clear();
+        }
+        rows
+    }
+}
+
+/// Makes missing rows, all at once.
+pub(crate) async fn make_rows(rows: Vec<(Arc<KnownRows>, Name)>) {
+    let make = |(known, name): (Arc<KnownRows>, Name)| (known.make_row(&name), known, name);
+    let making: Vec<_> = rows.into_iter().map(make).collect();
+    for (making, known, name) in making {
+        let _ = known.made_row(&name, making).await;
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[path = "rows_tests.rs"]
+pub(crate) mod tests;

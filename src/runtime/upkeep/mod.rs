@@ -1,0 +1,8 @@
+//! The schema, the cleaner, and what a client remembers of rows, keys and pools.
+
+pub(crate) mod alphabet;
+pub(crate) mod clean;
+pub(crate) mod known_rows;
+pub(crate) mod proven_pools;
+pub(crate) mod schema;
+pub(crate) mod seen_keys;

@@ -1,0 +1,132 @@
+//! The barging waiters of this client. Those for one name queue, and only the first one asks the database. It is woken
+//! at once when this client releases the name. (The other waiters are in the [queue](super::queue) of the database.)
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+use super::queue::Queue as Places;
+use crate::model::Name;
+use crate::store::verbs::release::Freed;
+
+/// The queues of all names that a task of this process waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    by_name: Mutex<HashMap<Name, Weak<Queue>>>,
+    /// The waiters in the queues of the database.
+    pub(crate) queue: Arc<Places>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    first: Semaphore,
+    freed: Notify,
+}
+
+/// A task in a queue. It leaves when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    waiters: Arc<Waiters>,
+    name: Name,
+    queue: Option<Arc<Queue>>,
+}
+
+impl Waiters {
+    pub(crate) fn join(self: &Arc<Self>, name: &Name) -> Waiter {
+        let mut queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = queues.get(name).and_then(Weak::upgrade);
+        let queue = known.unwrap_or_else(|| {
+            let queue = Arc::new(Queue {
+                first: Semaphore::new(1),
+                freed: Notify::new(),
+            });
+            queues.insert(name.clone(), Arc::downgrade(&queue));
+            queue
+        });
+        Waiter {
+            waiters: Arc::clone(self),
+            name: name.clone(),
+            queue: Some(queue),
+        }
+    }
+
+    /// A release was answered: wakes the waiter whose turn it is.
+    pub(crate) fn settled(&self, name: &Name, freed: &Freed) {
+        match freed {
+            Freed::Passed(next) => self.queue.all_passed(next),
+            Freed::Released | Freed::WasFree | Freed::Expired => match name.of_permit() {
+                Some(name) => self.freed(&name),
+                None => self.freed(name),
+            },
+            Freed::Superseded | Freed::Locked => {}
+        }
+    }
+
+    /// This process released the name: wakes the first waiter.
+    pub(crate) fn freed(&self, name: &Name) {
+        let queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(name).and_then(Weak::upgrade) {
+            queue.freed.notify_one();
+        }
+    }
+}
+
+impl Waiter {
+    /// Resolves when all earlier waiters have left. First come, first served.
+    pub(crate) async fn first(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed. `None` means no queue, which only a dropped waiter has.
+        self.queue.as_ref()?.first.acquire().await.ok()
+    }
+
+    /// Resolves when this process has released the name since the last call.
+    pub(crate) async fn freed(&self) {
+        if let Some(queue) = &self.queue {
+            queue.freed.notified().await;
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        let mut queues = self
+            .waiters
+            .by_name
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let last = self
+            .queue
+            .take()
+            .is_some_and(|queue| Arc::into_inner(queue).is_some());
+        if last {
+            queues.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn who_came_first_is_first_until_it_leaves() {
+        let waiters = Arc::new(Waiters::default());
+        let name = Name::new("a").unwrap();
+        let (one, two) = (waiters.join(&name), waiters.join(&name));
+        let mut cx = Context::from_waker(Waker::noop());
+        let first = {
+            let mut turn = pin!(one.first());
+            match turn.as_mut().poll(&mut cx) {
+                Poll::Ready(first) => first.expect("a queue"),
+                Poll::Pending => panic!("nobody is before"),
+            }
+        };
+        let mut turn = pin!(two.first());
+        assert!(turn.as_mut().poll(&mut cx).is_pending());
+        drop(first);
+        assert!(turn.as_mut().poll(&mut cx).is_ready());
+    }
+}

@@ -1,0 +1,134 @@
+//! The tasks of a cohort: the first one asks the database, the others wait.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::delegate::Delegation;
+use super::{Cohort, Word};
+use crate::model::Error;
+use crate::runtime::held::guard::Guard;
+use crate::store::verbs::queue::Reserved;
+
+/// A task that asks the database for its cohort. When it is dropped, others may ask.
+#[derive(Debug)]
+pub(crate) struct Asking {
+    cohort: Arc<Cohort>,
+    number: u64,
+}
+
+impl Asking {
+    pub(super) fn new(cohort: &Arc<Cohort>, number: u64) -> Self {
+        let cohort = Arc::clone(cohort);
+        Self { cohort, number }
+    }
+
+    /// It was granted the lease. `Err`: the lease was lost meanwhile.
+    pub(crate) fn granted(self, guard: Guard, reserved: Reserved) -> Result<Guard, Self> {
+        if !guard.is_held() {
+            return Err(self);
+        }
+        let kept = self.cohort.keep(reserved);
+        let fence = guard.grant().fence();
+        let fences = reserved.fences(fence);
+        let has_more = !fences.is_empty();
+        guard.join(Arc::<Cohort>::clone(&self.cohort), &fences);
+        let mut state = self.cohort.state();
+        let before = state.begin(&guard, fences, kept);
+        let delegate = state.idle_delegate();
+        drop(state);
+        Cohort::end(before, fence);
+        if let Some(delegate) = delegate {
+            delegate.dismiss(&self.cohort.all);
+        }
+        if has_more {
+            self.cohort.watch(guard.grant().id);
+        }
+        Ok(guard)
+    }
+
+    /// The lease is not free: it waits, before those that have arrived meanwhile. Unless one of them has got the lease
+    /// since, and the lease lingers. `delegate`: the work of a delegate.
+    pub(crate) fn waits<F: Future<Output = ()> + Send + 'static>(
+        self,
+        delegate: impl FnOnce(Delegation) -> F,
+    ) -> Result<Guard, Waiting> {
+        match self.cohort.pick_or_lock() {
+            Ok(guard) => Ok(guard),
+            Err(state) => Err(self.cohort.wait(state, self.number, delegate)),
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.cohort.state().is_asking = false;
+    }
+}
+
+/// A task that waits in its cohort. Dropping it leaves the cohort.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    cohort: Arc<Cohort>,
+    number: u64,
+    word: oneshot::Receiver<Word>,
+    is_told: bool,
+}
+
+/// What a waiting task is told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// Its turn has come.
+    Held(Guard),
+    /// It was not there when its turn came, or nobody waits for it any more. It has to wait again.
+    Again,
+    Failed(Error),
+}
+
+impl Waiting {
+    pub(super) fn new(cohort: &Arc<Cohort>, number: u64, word: oneshot::Receiver<Word>) -> Self {
+        Self {
+            cohort: Arc::clone(cohort),
+            number,
+            word,
+            is_told: false,
+        }
+    }
+
+    /// Resolves when the waiting is over.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn told(&mut self) -> Told {
+        let word = (&mut self.word).await;
+        self.is_told = true;
+        match word {
+            Ok(Ok(offer)) => match offer.take() {
+                Some(guard) if guard.is_held() => Told::Held(guard),
+                _ => Told::Again,
+            },
+            Ok(Err(error)) => Told::Failed(error),
+            Err(_) => Told::Again,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.is_told {
+            return;
+        }
+        let mut state = self.cohort.state();
+        let sender = state.waiting.remove(&self.number);
+        // If its word is under way, it leaves with it; then the turn of its cohort goes on.
+        let delegate = sender.as_ref().and_then(|_| state.idle_delegate());
+        drop(state);
+        if let Some(delegate) = delegate {
+            delegate.dismiss(&self.cohort.all);
+        }
+        self.word.close();
+        if let Ok(Ok(offer)) = self.word.try_recv() {
+            // Dropping the guard hands it on, or releases it.
+            drop(offer.take());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Hearing at once whose turn it is, where the server tells it.
+//!
+//! Behind a pooler that shares connections, a client can ask to be told and is never told. So the news count only
+//! after a test: the [looks](super::watch) send one, over another connection. When a look finds news that were not
+//! heard, there is a test again.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::select;
+
+use super::Queue;
+use super::watch::LONGEST;
+use crate::model::Moment;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::batch::link::Link;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{Listener, News};
+use uuid::Uuid;
+
+/// The pause after a connection that was lost, or that heard no test: doubled each time, until a test is heard.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
+
+/// With no waiter for this long, the connection is closed.
+const IDLE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
+    let mut pause = PAUSES.0;
+    loop {
+        let wanted = {
+            let state = queue.state();
+            if state.is_closed {
+                return;
+            }
+            let session = state
+                .session
+                .as_ref()
+                .filter(|_| queue.is_listening(&state));
+            session.map(|session| session.grant.id)
+        };
+        let Some(session) = wanted else {
+            queue.listen.notified().await;
+            continue;
+        };
+        let heard = match link.listen(session).await {
+            Ok(Some(mut listener)) => hear(&mut *listener, queue, session, &mut pause).await,
+            // This engine tells no news.
+            Ok(None) => return,
+            Err(fault) => Err(fault),
+        };
+        match heard {
+            Ok(()) => {}
+            Err(fault) => {
+                tracing::debug!(%target, error = %fault, "the server does not tell whose turn it is: looking often");
+                select! {
+                    () = sleep_until(Moment::now() + pause) => {}
+                    () = closed(queue) => return,
+                }
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+    }
+}
+
+/// Hears the news of a session until there is another one, or until nobody waits for a while. An error: news may be
+/// lost.
+async fn hear(
+    listener: &mut dyn Listener,
+    queue: &Queue,
+    session: Uuid,
+    pause: &mut Duration,
+) -> Result<(), Fault> {
+    let end = Untold(queue);
+    // Since when it is unknown whether the server tells the news.
+    let mut untold = Some(Moment::now());
+    queue.test(session);
+    let mut quiet: Option<Moment> = None;
+    loop {
+        let mut next = pin!(listener.next());
+        let news = loop {
+            let (is_wanted, is_told, is_idle) = {
+                let state = queue.state();
+                let current = state.session.as_ref().map(|session| session.grant.id);
+                let is_wanted = !state.is_closed && current == Some(session);
+                (is_wanted, state.told.is_some(), !queue.is_listening(&state))
+            };
+            quiet = is_idle.then(|| quiet.unwrap_or_else(Moment::now));
+            let idle_at = quiet.map(|since| since + IDLE);
+            if !is_wanted || idle_at.is_some_and(Moment::has_passed) {
+                drop(end);
+                return Ok(());
+            }
+            untold = (!is_told).then(|| untold.unwrap_or_else(Moment::now));
+            let test_ends = untold.map(|since| since + LONGEST * 2);
+            if test_ends.is_some_and(Moment::has_passed) {
+                return Err(Fault::timed_out());
+            }
+            let wake = test_ends.unwrap_or_else(|| Moment::now() + IDLE);
+            select! {
+                news = &mut next => break news?,
+                () = queue.listen.notified() => {}
+                () = sleep_until(wake) => {}
+            }
+        };
+        match news {
+            News::Passed(grant_id) => queue.passed(grant_id),
+            News::Recalled(name) => drop(queue.keepers.recall(&name)),
+            News::Look => queue.queued(true),
+            News::Test => {
+                queue.set_told(Some(session));
+                *pause = PAUSES.0;
+            }
+        }
+    }
+}
+
+/// The news are not told any more, when this is dropped.
+struct Untold<'a>(&'a Queue);
+
+impl Drop for Untold<'_> {
+    fn drop(&mut self) {
+        self.0.set_told(None);
+    }
+}
+
+async fn closed(queue: &Queue) {
+    while !queue.state().is_closed {
+        queue.listen.notified().await;
+    }
+}

@@ -1,0 +1,346 @@
+//! Looks: one statement for all waiters of the client, and the names that have to be passed on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+
+use super::Queue;
+use super::deadlock::Search;
+use super::seat::{Seat, Turn};
+use crate::model::{FaultKind, Kind, Moment, Name};
+use crate::runtime::base::backoff;
+use crate::runtime::base::timer::sleep_until;
+use crate::runtime::base::wait_log::WaitLog;
+use crate::runtime::batch::link::Link;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::pass_any;
+use crate::store::verbs::queue::{LookAsk, Looked, PassAsk, PassWhy};
+
+/// The longest time between two looks, however quiet it is: news that were lost are found then.
+pub(super) const LONGEST: Duration = Duration::from_secs(1);
+
+/// Where the server tells no news: the next look comes after this fraction of the time since the last change, within
+/// these bounds.
+const FRACTION: u32 = 10;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+/// (On `MySQL` a look is three statements: it must not be sent to a replica, so it is in a transaction.)
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+
+/// Where a number tells whether anything has changed, which costs little (SQLite).
+const LONGEST_VERSION_PAUSE: Duration = Duration::from_millis(5);
+
+/// Looks that come sooner than the pace leave the server and the connection alone for this many times as long as the
+/// last one took.
+const REST: u32 = 10;
+
+/// The pause before a name whose row a transaction has locked is passed on.
+const LOCKED_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long names are passed on before the next look.
+const PASSING: Duration = Duration::from_millis(100);
+
+/// How many waiters of a name most looks are for. One per second is for all.
+const FIRSTS: usize = 3;
+
+/// How many waiters one statement looks at.
+const PAGE: usize = 1_000;
+
+/// A connection that is idle for this long is closed.
+const IDLE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
+    let (mut backoff, mut log) = (backoff::reconnect(), WaitLog::default());
+    let (mut seen, mut search) = (Seen::nothing(), Search::default());
+    let mut used = Moment::now();
+    loop {
+        let began = Moment::now();
+        let (asks, has_work) = {
+            let has_work = !queue.state().forget.is_empty() || queue.state().test.is_some();
+            if queue.state().is_closed {
+                break;
+            }
+            (queue.asks(), has_work)
+        };
+        if asks.is_empty() && !has_work {
+            select! {
+                () = queue.watch.notified() => {}
+                () = sleep_until(used + IDLE), if link.is_connected() => link.hang_up(),
+            }
+            continue;
+        }
+        used = Moment::now();
+        let looked = async {
+            look(&mut link, queue, (&asks, began), &mut seen).await?;
+            search.turn(&mut link, queue, &asks).await
+        };
+        if let Err(fault) = looked.await {
+            if fault.kind == FaultKind::LockTimeout {
+                // A transaction of the application's has the file.
+                tracing::debug!(%target, error = %fault, "cannot look whose turn it is, will try again");
+            } else {
+                log.trouble(&"a turn", &format_args!("{target}: {fault}"));
+            }
+            if fault.kind.is_of_schema() {
+                // Those who wait hear what those hear who come now.
+                for (_, seat) in &asks {
+                    seat.tell(Turn::Refused(fault.clone()));
+                }
+            }
+            seen = Seen::nothing();
+            sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+            continue;
+        }
+        backoff = backoff::reconnect();
+        log.over(&"a turn");
+        let searched = search.next(&asks);
+        drop(asks);
+        loop {
+            let at = seen.next(queue);
+            let at = searched.map_or(at, |due| at.min(due));
+            if at.has_passed() {
+                break;
+            }
+            select! {
+                // Perhaps the next look has to come sooner.
+                () = queue.watch.notified() => {}
+                () = sleep_until(at) => break,
+            }
+        }
+    }
+    link.close().await;
+}
+
+/// What the last look saw.
+#[derive(Debug)]
+struct Seen {
+    /// When it ended.
+    at: Moment,
+    /// How long it took.
+    took: Duration,
+    /// When the last look at all waiters began; `None`: there was none over this connection.
+    whole: Option<Moment>,
+    /// When the last look began.
+    looked: Option<Moment>,
+    /// When the first grant that is waited for expires.
+    expiry: Option<Moment>,
+    version: Option<i64>,
+    /// The name that was passed on last: the next look begins after it, so that names that cannot be passed on keep
+    /// back no others.
+    passed: Option<Name>,
+}
+
+impl Seen {
+    fn nothing() -> Self {
+        Self {
+            at: Moment::now(),
+            took: Duration::ZERO,
+            whole: None,
+            looked: None,
+            expiry: None,
+            version: None,
+            passed: None,
+        }
+    }
+
+    /// When to look again.
+    fn next(&self, queue: &Queue) -> Moment {
+        let state = queue.state();
+        let is_over = !state.forget.is_empty();
+        if state.is_closed || state.is_urgent || is_over || state.test.is_some() {
+            return self.at;
+        }
+        let pause = if state.told.is_some() {
+            LONGEST
+        } else {
+            let quiet = state.changed.map_or(LONGEST, Moment::elapsed);
+            let longest = match self.version {
+                Some(_) => LONGEST_VERSION_PAUSE,
+                None => LONGEST_PAUSE,
+            };
+            (quiet / FRACTION).clamp(SHORTEST_PAUSE, longest)
+        };
+        let at = self.at + pause;
+        let soon = state.soon.map(|soon| soon.max(self.at + self.took * REST));
+        let sooner = self.expiry.into_iter().chain(soon);
+        sooner.fold(at, Moment::min)
+    }
+}
+
+async fn look(
+    link: &mut Link,
+    queue: &Queue,
+    (asks, began): (&[(LookAsk, Arc<Seat>)], Moment),
+    seen: &mut Seen,
+) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    let is_new = !link.is_connected();
+    link.connect().await?;
+    let (is_urgent, is_soon, test) = {
+        let state = &mut *queue.state();
+        let is_soon = state.soon.take_if(|soon| soon.has_passed()).is_some();
+        let is_urgent = std::mem::take(&mut state.is_urgent);
+        (is_urgent, is_soon, state.test.take())
+    };
+    if let Some(session) = test {
+        let test = async |store: &mut dyn Store| store.queue_test(session).await;
+        if let Err(fault) = link.run("watch", timeout, test).await {
+            queue.state().test.get_or_insert(session);
+            return Err(fault);
+        }
+    }
+    let version = async |store: &mut dyn Store| store.queue_version().await;
+    let version = link.run("watch", timeout, version).await?;
+    let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
+    let is_due = is_whole || is_soon || seen.expiry.is_some_and(Moment::has_passed);
+    // A place may have come since, with a row that the version has counted before.
+    let is_old = seen
+        .looked
+        .is_some_and(|looked| queue.is_unchanged_since(looked));
+    let is_same = version.is_some() && version == seen.version && is_old;
+    if !is_same || is_new || is_due {
+        seen.expiry = None;
+        let mut orphaned = Vec::new();
+        let first = firsts(asks);
+        for page in if is_whole { asks } else { &first }.chunks(PAGE) {
+            for has_permits in [false, true] {
+                orphaned.extend(look_at(link, queue, page, has_permits, seen).await?);
+            }
+        }
+        orphaned.sort_by(|(one, _), (other, _)| one.cmp(other));
+        orphaned.dedup();
+        pass_on(link, queue, orphaned, seen).await?;
+        (seen.looked, seen.version) = (Some(began), version);
+        seen.whole = if is_whole { Some(began) } else { seen.whole };
+    }
+    seen.at = Moment::now();
+    seen.took = seen.at - began;
+    Ok(())
+}
+
+/// The first waiters of each name: their turns come first.
+fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
+    let of_names = asks.chunk_by(|(one, _), (other, _)| one.name == other.name);
+    let firsts = of_names.flat_map(|of_name| of_name.iter().take(FIRSTS));
+    firsts.cloned().collect()
+}
+
+/// Looks at those waiters of the page that wait for permits, or at those that wait for locks. Tells those whose turn
+/// has come. Returns the names that have to be passed on, with their kinds.
+async fn look_at(
+    link: &mut Link,
+    queue: &Queue,
+    page: &[(LookAsk, Arc<Seat>)],
+    has_permits: bool,
+    seen: &mut Seen,
+) -> Result<Vec<(Name, Kind)>, Fault> {
+    let timeout = link.operation_timeout();
+    let page = page
+        .iter()
+        .filter(|(_, seat)| seat.ticket.kind.has_permits() == has_permits);
+    let (asks, seats): (Vec<LookAsk>, Vec<_>) = page.cloned().unzip();
+    if asks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let look = async |store: &mut dyn Store| {
+        if has_permits {
+            store.permit_look(&asks).await
+        } else {
+            store.queue_look(&asks).await
+        }
+    };
+    let looked = link.run("watch", timeout, look).await?;
+    let now = Moment::now();
+    let mut orphaned: Vec<(Name, Kind)> = Vec::new();
+    let mut is_untold = false;
+    for ((ask, seat), looked) in asks.iter().zip(seats).zip(looked) {
+        match looked {
+            Looked::Granted => {
+                is_untold |= seat.tell(Turn::Granted);
+            }
+            Looked::Gone => {
+                seat.tell(Turn::Gone);
+            }
+            Looked::Waiting {
+                is_orphaned: true, ..
+            } => {
+                let of = (ask.name.clone(), seat.ticket.kind);
+                if orphaned.last() != Some(&of) {
+                    orphaned.push(of);
+                }
+            }
+            Looked::Waiting { remaining, .. } => {
+                let expiry = now + remaining + SHORTEST_PAUSE;
+                seen.expiry = Some(seen.expiry.map_or(expiry, |first| first.min(expiry)));
+            }
+        }
+    }
+    if is_untold {
+        queue.missed();
+    }
+    Ok(orphaned)
+}
+
+/// Passes names on, for a moment. The next look finds those that are left.
+async fn pass_on(
+    link: &mut Link,
+    queue: &Queue,
+    mut orphaned: Vec<(Name, Kind)>,
+    seen: &mut Seen,
+) -> Result<(), Fault> {
+    let timeout = link.operation_timeout();
+    if let Some(last) = &seen.passed {
+        let first = orphaned.partition_point(|(name, _)| name <= last);
+        orphaned.rotate_left(first);
+    }
+    let until = Moment::now() + PASSING;
+    let mut is_left = false;
+    for (name, kind) in orphaned {
+        if until.has_passed() {
+            is_left = true;
+            break;
+        }
+        let why = PassWhy::Orphaned;
+        seen.passed = Some(name.clone());
+        let ask = PassAsk { name, why };
+        let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;
+        match link.run("pass on", timeout, pass).await? {
+            None => is_left = true,
+            Some(passed) => queue.all_passed(&passed.next),
+        }
+    }
+    if is_left {
+        let again = Moment::now() + LOCKED_PAUSE;
+        seen.expiry = Some(seen.expiry.map_or(again, |first| first.min(again)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::wait::queue::SOON;
+
+    #[test]
+    fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
+        let queue = Queue::default();
+        queue.set_told(Some(uuid::Uuid::new_v4()));
+        let seen = Seen::nothing();
+        assert_eq!(seen.next(&queue), seen.at + LONGEST);
+        queue.queued(false);
+        assert!(seen.next(&queue) <= Moment::now() + SOON);
+    }
+
+    #[test]
+    fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
+        let queue = Queue::default();
+        queue.set_told(Some(uuid::Uuid::new_v4()));
+        let seen = Seen {
+            took: SOON,
+            ..Seen::nothing()
+        };
+        queue.queued(false);
+        assert_eq!(seen.next(&queue), seen.at + LONGEST);
+    }
+}

@@ -1,0 +1,59 @@
+//! The rules of a grant, as SQL: one home for each. A prefix such as `l.` says of which row.
+
+/// The fence of the next grant.
+macro_rules! next_fence {
+    ($of:literal) => {
+        concat!(
+            "GREATEST(",
+            $of,
+            "fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))"
+        )
+    };
+}
+pub(super) use next_fence;
+
+/// Whether no grant of the row is live.
+macro_rules! is_free {
+    ($of:literal) => {
+        is_free!($of, "SYSDATE(6)")
+    };
+    ($of:literal, $now:expr) => {
+        concat!(
+            "(",
+            $of,
+            "expires_at IS NULL OR ",
+            $of,
+            "expires_at <= ",
+            $now,
+            ")"
+        )
+    };
+}
+pub(super) use is_free;
+
+/// What makes a row free.
+macro_rules! freed {
+    ($of:literal) => {
+        concat!(
+            $of,
+            "grant_id = NULL, ",
+            $of,
+            "holder = NULL, ",
+            $of,
+            "acquired_at = NULL, ",
+            $of,
+            "expires_at = NULL, ",
+            $of,
+            "session_id = NULL"
+        )
+    };
+}
+pub(super) use freed;
+
+/// Whether the database is in no quarantine.
+macro_rules! may_grant {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM rowlock_database q WHERE q.quarantine_until > SYSDATE(6))"
+    };
+}
+pub(super) use may_grant;

@@ -1,0 +1,263 @@
+//! Leases: the verbs that a lane sends, with their asks and outcomes.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::lock_row::RowAsk;
+use super::permit::PermitStore;
+use super::quarantine::QuarantineStore;
+use super::queue::{PassAsk, PassWhy, QueueStore};
+use super::release::{Freed, ReleaseAsk};
+use super::row::LockRow;
+use super::session::{LeftBehind, SessionStore};
+use super::{Store, permit};
+use crate::model::{Kind, Name};
+
+/// The verbs for leases.
+#[async_trait]
+pub(crate) trait LeaseStore:
+    SessionStore + QueueStore + PermitStore + QuarantineStore + Send
+{
+    /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging),
+    /// under the next fence: `max(previous + 1, microseconds of the clock)`.
+    ///
+    /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another
+    /// transaction has locked, is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this
+    /// ask took it. While the database is in [quarantine](super::quarantine), every other name is `Quarantined`.
+    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
+        let taken = self.lease_take_free(asks).await?;
+        self.lease_take_freed(asks, taken).await
+    }
+
+    /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_free`](Self::lease_take_free)
+    /// has left alone, and asks for these again.
+    async fn lease_take_freed(
+        &mut self,
+        asks: &[TakeAsk],
+        mut taken: Vec<Taken>,
+    ) -> Result<Vec<Taken>, Fault> {
+        let left: Vec<LeftBehind> = taken.iter().filter_map(Taken::left_behind).collect();
+        if !left.is_empty() {
+            self.session_reclaim(&left).await?;
+            self.lease_take_again(asks, &mut taken, |taken| taken.left_behind().is_some())
+                .await?;
+        }
+        let mut is_any_orphaned = false;
+        let orphaned = |(ask, taken): &(&TakeAsk, &Taken)| taken.is_orphaned() && !ask.barging;
+        for (ask, _) in asks.iter().zip(&taken).filter(orphaned) {
+            is_any_orphaned = true;
+            let name = ask.name.clone();
+            let why = PassWhy::Orphaned;
+            self.queue_pass(&PassAsk { name, why }).await?;
+        }
+        if is_any_orphaned {
+            self.lease_take_again(asks, &mut taken, Taken::is_orphaned)
+                .await?;
+        }
+        // What is left of these was skipped: a transaction has the row locked, or the session was renewed meanwhile.
+        for taken in &mut taken {
+            if taken.left_behind().is_some() {
+                *taken = Taken::Busy(None);
+            }
+        }
+        if taken.iter().any(Taken::is_unexplained)
+            && let Some(left) = self.quarantine_left().await?
+        {
+            for taken in taken.iter_mut().filter(|taken| taken.is_unexplained()) {
+                let waiters = taken.waiters();
+                *taken = Taken::Quarantined { left, waiters };
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Sends those asks again whose outcomes are like that.
+    async fn lease_take_again(
+        &mut self,
+        asks: &[TakeAsk],
+        taken: &mut [Taken],
+        is_like: for<'a> fn(&'a Taken) -> bool,
+    ) -> Result<(), Fault> {
+        let again = asks.iter().zip(&*taken).filter(|(_, taken)| is_like(taken));
+        let again: Vec<TakeAsk> = again.map(|(ask, _)| ask.clone()).collect();
+        let outcomes = self.lease_take_free(&again).await?;
+        let those = taken.iter_mut().filter(|taken| is_like(taken));
+        for (taken, outcome) in those.zip(outcomes) {
+            *taken = outcome;
+        }
+        Ok(())
+    }
+
+    /// [`lease_take`](Self::lease_take), which leaves these rows alone, and answers `Busy` with them: the lock of a
+    /// session that is not live, and a name with waiters and no live grant.
+    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
+
+    /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease
+    /// is not revived, even if no other holder took it.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
+
+    /// Frees leases that are live and still belong to the asked grants. A name with waiters is passed on
+    /// ([`queue_pass`](super::queue::QueueStore::queue_pass)), and so is the permit of a permit's name
+    /// ([`permit_pass`](super::permit::PermitStore::permit_pass)). A release need not survive a crash of the server: a
+    /// lost release leaves a row that expires, or that the client's next look at its session finds.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
+        let is_permit = |ask: &&ReleaseAsk| ask.name.of_permit().is_some();
+        if !asks.iter().any(|ask| is_permit(&ask)) {
+            return self.lease_release_locks(asks).await;
+        }
+        let locks: Vec<ReleaseAsk> = asks.iter().filter(|ask| !is_permit(ask)).cloned().collect();
+        let mut locks = if locks.is_empty() {
+            Vec::new()
+        } else {
+            self.lease_release_locks(&locks).await?
+        }
+        .into_iter();
+        let mut freed = Vec::with_capacity(asks.len());
+        for ask in asks {
+            freed.push(match ask.name.of_permit() {
+                Some(name) => permit::release(self, name, ask.grant_id).await?,
+                None => locks.next().unwrap_or(Freed::Superseded),
+            });
+        }
+        Ok(freed)
+    }
+
+    /// [`lease_release`](Self::lease_release) for names of locks.
+    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
+
+    /// Frees leases ([`lease_release`](Self::lease_release)), then grants leases ([`lease_take`](Self::lease_take)).
+    /// All names differ.
+    ///
+    /// One outcome per ask, in the order of the asks.
+    async fn lease_exchange(
+        &mut self,
+        releases: &[ReleaseAsk],
+        takes: &[TakeAsk],
+    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
+        let freed = self.lease_release(releases).await?;
+        Ok((freed, self.lease_take(takes).await?))
+    }
+
+    /// Frees a name from the grant that was seen, and returns its holder; `None`: another one has it. Waits for a
+    /// locked row, for less than `limit`, even when the caller has gone. Frees a damaged row too.
+    async fn lease_force_release(
+        &mut self,
+        name: &Name,
+        seen: Option<Uuid>,
+        limit: Duration,
+    ) -> Result<Option<LockRow>, Fault>;
+}
+
+/// Frees a name from the grant that the first sending has seen: one that waits, or is sent again, must not free the
+/// next holder.
+pub(crate) async fn force_release(
+    store: &mut dyn Store,
+    name: &Name,
+    seen: &OnceLock<Option<Uuid>>,
+    limit: Duration,
+) -> Result<Option<LockRow>, Fault> {
+    if seen.get().is_none() {
+        let row = store.lock_row_as_it_is(name, RowAsk::Look).await?;
+        let _ = seen.set(row.and_then(|row| row.grant_id));
+    }
+    let seen = seen.get().copied().flatten();
+    store.lease_force_release(name, seen, limit).await
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TakeAsk {
+    pub(crate) name: Name,
+    /// The id for the new grant: fresh for every acquire.
+    pub(crate) grant_id: Uuid,
+    /// For the lock of a session: [`FOR_EVER`], or the longest time that it is held.
+    pub(crate) ttl: Duration,
+    /// A text for people.
+    pub(crate) holder: Arc<str>,
+    /// The session that the lock belongs to. It was opened before.
+    pub(crate) session: Option<Uuid>,
+    /// Take the name even if it has waiters.
+    pub(crate) barging: bool,
+}
+
+impl TakeAsk {
+    /// The bytes that a session adds to a request: its id, and a longer TTL.
+    pub(crate) const IN_SESSION: usize = 44;
+}
+
+/// The TTL of a lock that ends with its session only: 1,000 years.
+pub(crate) const FOR_EVER: Duration = Duration::from_hours(24 * 365 * 1000);
+
+#[derive(Debug, Clone)]
+pub(crate) enum Taken {
+    Granted {
+        fence: i64,
+    },
+    /// `None`: another transaction has the row locked, or the name is changing hands right now.
+    Busy(Option<LockRow>),
+    /// Nobody has the name, and the database is in quarantine for so long.
+    Quarantined {
+        left: Duration,
+        waiters: u32,
+    },
+}
+
+impl Taken {
+    /// Not granted; with the row as it was read afterwards.
+    pub(crate) fn busy(row: Option<LockRow>) -> Self {
+        let tells = |row: &LockRow| {
+            row.is_live()
+                || row.is_orphaned()
+                || row.left_behind().is_some()
+                || row.kind != Some(Kind::Lock)
+        };
+        Self::Busy(row.filter(tells))
+    }
+
+    fn left_behind(&self) -> Option<LeftBehind> {
+        match self {
+            Self::Busy(Some(row)) => row.left_behind(),
+            _ => None,
+        }
+    }
+
+    /// The name has waiters and no live grant: it has to be passed on first.
+    fn is_orphaned(&self) -> bool {
+        matches!(self, Self::Busy(Some(row)) if row.is_orphaned())
+    }
+
+    /// No live grant is in the way.
+    fn is_unexplained(&self) -> bool {
+        matches!(self, Self::Busy(None)) || self.is_orphaned()
+    }
+
+    fn waiters(&self) -> u32 {
+        match self {
+            Self::Busy(Some(row)) => row.waiters,
+            _ => 0,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RenewAsk {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    /// From now on, by the database's clock.
+    pub(crate) ttl: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// The grant is live, with this much time left. When its row was locked, this is the time left before the renewal.
+    Live { remaining: Duration },
+    /// The name no longer belongs to this grant, or its lease has expired.
+    Gone,
+}

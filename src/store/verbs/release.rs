@@ -1,0 +1,75 @@
+//! Releasing: what is asked, what becomes of the name, and the release of a name that has waiters.
+
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::queue::{Ended, PassAsk, PassWhy, Passed, QueueStore};
+use super::row::LockRow;
+use crate::model::Name;
+
+#[derive(Debug, Clone)]
+pub(crate) struct ReleaseAsk {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    pub(crate) fence: i64,
+    /// The name was passed on to this grant: it probably has more waiters.
+    pub(crate) was_queued: bool,
+}
+
+impl ReleaseAsk {
+    /// Whether the row has the live grant of this ask, and waiters: only passing it on releases it.
+    pub(crate) fn is_awaited(&self, row: &LockRow) -> bool {
+        row.is_of(self.grant_id) && row.is_live() && row.waiters > 0
+    }
+
+    /// The outcome of an ask whose row was not freed. `None`: there is no row.
+    pub(crate) fn freed(&self, row: Option<&LockRow>) -> Freed {
+        match row {
+            Some(row) if row.is_of(self.grant_id) && row.is_live() => Freed::Locked,
+            Some(row) if row.is_of(self.grant_id) => Freed::Expired,
+            Some(row) if row.grant_id.is_none() && row.fence == self.fence => Freed::WasFree,
+            _ => Freed::Superseded,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// The grant was held until now, and the name is free.
+    Released,
+    /// The grant was held until now, and the name was passed on to the waiters with these grant ids.
+    Passed(Vec<Uuid>),
+    /// The row is free and has this grant's fence: an earlier sending released it.
+    WasFree,
+    /// The lease had expired; no other holder has taken the name since.
+    Expired,
+    /// The name belongs, or belonged, to a later grant.
+    Superseded,
+    /// Another transaction has the row locked: not released yet.
+    Locked,
+}
+
+/// What became of a grant that was to end.
+impl From<Option<Passed>> for Freed {
+    fn from(passed: Option<Passed>) -> Self {
+        let Some(Passed { ended, next }) = passed else {
+            return Self::Locked;
+        };
+        match ended {
+            Ended::Live if next.is_empty() => Self::Released,
+            Ended::Live => Self::Passed(next),
+            Ended::Expired => Self::Expired,
+            Ended::Nothing => Self::Superseded,
+        }
+    }
+}
+
+/// Releases the grant of an ask whose name has waiters: passes the name on.
+pub(crate) async fn pass_on(
+    store: &mut (impl QueueStore + Send + ?Sized),
+    ask: &ReleaseAsk,
+) -> Result<Freed, Fault> {
+    let (name, why) = (ask.name.clone(), PassWhy::Ended(ask.grant_id));
+    let passed = store.queue_pass(&PassAsk { name, why }).await?;
+    Ok(Freed::from(passed))
+}

@@ -1,0 +1,98 @@
+//! The last run of the work under a lock: the verbs, with their asks and outcomes.
+//!
+//! `rowlock_run` has a row for each name of a lock under which a run was recorded. Only a run under a greater fence
+//! replaces it, so a late process neither replaces nor ends the run of its successor.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use super::time::{micros, time};
+use crate::model::{Error, Name, RunInfo, RunState};
+
+/// How long a run is kept after its begin: longer than a year, for a yearly job.
+pub(crate) const KEPT: Duration = Duration::from_hours(400 * 24);
+
+/// The verbs for runs.
+#[async_trait]
+pub(crate) trait RunStore {
+    /// Records that a run has begun under this live grant, with the holder of its row. Returns false when the grant is
+    /// not live. A second sending finds the run.
+    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault>;
+
+    /// Records the end of a run. Returns false when there is no such run: a later one has replaced it, or it has ended
+    /// before in another way.
+    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault>;
+
+    /// The last run of a name, or of all names, sorted by name.
+    async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault>;
+
+    /// Removes at most `limit` runs that began before [`KEPT`].
+    async fn run_clean(&mut self, limit: u32) -> Result<(), Fault>;
+}
+
+/// A run: its lock, its grant, and its fence.
+#[derive(Debug, Clone)]
+pub(crate) struct RunAsk {
+    pub(crate) name: Name,
+    pub(crate) grant_id: Uuid,
+    pub(crate) fence: i64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RunEnd {
+    pub(crate) succeeded: bool,
+    pub(crate) message: String,
+}
+
+/// The columns of a row: name, fence, holder, begin, how long it took, whether it has succeeded, the message, and
+/// whether its grant is live. Times are in microseconds.
+pub(crate) type RunColumns = (
+    Vec<u8>,
+    i64,
+    String,
+    i64,
+    i64,
+    Option<bool>,
+    Option<String>,
+    bool,
+);
+
+/// A run, as operators see it.
+#[derive(Debug)]
+pub(crate) struct RunRow(RunColumns);
+
+impl From<RunColumns> for RunRow {
+    fn from(columns: RunColumns) -> Self {
+        Self(columns)
+    }
+}
+
+impl RunRow {
+    /// The row as callers see it.
+    pub(crate) fn info(self) -> Result<RunInfo, Error> {
+        let (name, fence, holder, began_at, took, succeeded, message, is_live) = self.0;
+        let damaged = |what| Error::CorruptRow {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            what,
+        };
+        let state = match succeeded {
+            Some(true) => RunState::Succeeded,
+            Some(false) => RunState::Failed,
+            None if is_live => RunState::Running,
+            None => RunState::Abandoned,
+        };
+        Ok(RunInfo {
+            name: Name::from_bytes(&name)
+                .ok_or_else(|| damaged("the name of its run is not 1 to 255 bytes of UTF-8"))?,
+            fence,
+            holder,
+            began_at: time(began_at).ok_or_else(|| damaged("a time of its run is out of range"))?,
+            took: (state != RunState::Abandoned).then(|| micros(took)),
+            state,
+            message: message.unwrap_or_default(),
+        })
+    }
+}

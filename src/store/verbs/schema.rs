@@ -1,0 +1,128 @@
+//! The server, the database's id, and the schema.
+
+use async_trait::async_trait;
+use uuid::Uuid;
+
+use super::fault::Fault;
+use crate::model::Engine;
+
+/// The verbs that need no lock row: for the server and for the schema.
+#[async_trait]
+pub(crate) trait SchemaStore {
+    /// The server's kind and version. Asked once, when the client starts.
+    async fn server(&mut self) -> Result<Server, Fault>;
+
+    /// Whether no text of the database can have this character. Only asked where [`Server::every_character`] is false.
+    async fn lacks(&mut self, character: char) -> Result<bool, Fault> {
+        let _ = character;
+        Ok(false)
+    }
+
+    /// The applied migrations, oldest first; `None` when there is no history table.
+    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
+
+    /// Reads no row of the table that has the name of rowlock's lock table: fails when there is none.
+    async fn find_lock_table(&mut self) -> Result<(), Fault>;
+
+    /// Reads every column of every table, and no row: fails when a table or a column is missing.
+    async fn check_tables(&mut self) -> Result<(), Fault>;
+
+    /// Applies the missing migrations, under a lock in the database, and returns their names.
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
+
+    /// What the settings of the database cost its users: sentences for the log.
+    async fn warnings(&mut self) -> Result<Vec<String>, Fault>;
+
+    /// The database's own id, which differs from that of every other database.
+    async fn database_id(&mut self) -> Result<Uuid, Fault>;
+}
+
+/// The warning about the settings (`name = value`) with which a crash of the server may lose commits that it has
+/// confirmed.
+pub(crate) fn relaxed(settings: &[String]) -> Vec<String> {
+    if settings.is_empty() {
+        return Vec::new();
+    }
+    let warning = format!(
+        "{}: a crash of this server may lose leases that it has granted: make commits durable, or put the database in quarantine after each crash \
+         (`rowlock quarantine`)",
+        settings.join(", ")
+    );
+    vec![warning]
+}
+
+/// What the server reports about itself.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) engine: Engine,
+    pub(crate) version: String,
+    /// The oldest supported version, when this one is older.
+    pub(crate) too_old: Option<&'static str>,
+    /// Other servers of its cluster take writes too. A lock on one server does not exist on the others. When two
+    /// transactions write the same row through two servers, the second one to commit fails.
+    pub(crate) multi_writer: bool,
+    /// A text of the database can have every character.
+    pub(crate) every_character: bool,
+}
+
+/// A row of the history table.
+#[derive(Debug, Clone)]
+pub(crate) struct Applied {
+    pub(crate) version: i32,
+    pub(crate) name: String,
+    pub(crate) checksum: String,
+}
+
+impl From<(i32, String, String)> for Applied {
+    fn from((version, name, checksum): (i32, String, String)) -> Self {
+        Self {
+            version,
+            name,
+            checksum,
+        }
+    }
+}
+
+/// Why migrating failed.
+#[derive(Debug)]
+pub(crate) enum MigrateFault {
+    /// A statement or the connection failed.
+    Fault {
+        fault: Fault,
+        /// The migrations that were applied before the failure.
+        applied: Vec<String>,
+    },
+    /// Another process has been migrating for a minute.
+    LockNotObtained,
+    /// An applied migration differs from this library's.
+    Changed(String),
+    /// An applied migration has a version that this library does not know.
+    Newer(i32),
+    /// Refinery refuses for another reason.
+    Refused(String),
+}
+
+impl From<Fault> for MigrateFault {
+    fn from(fault: Fault) -> Self {
+        Self::Fault {
+            fault,
+            applied: Vec::new(),
+        }
+    }
+}
+
+impl From<sqlx::Error> for MigrateFault {
+    fn from(error: sqlx::Error) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+/// How far to migrate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MigrateUntil {
+    /// All migrations.
+    Now,
+    /// Only `rowlock_database`: a new database can be put in quarantine before it has a table in which anything is
+    /// granted.
+    Database,
+}
