@@ -144,6 +144,28 @@ fn every_link_leads_somewhere() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
+/// A file of the code, or of the tests, that a document names in backticks. (`*` and `<engine>` stand for many.)
+#[test]
+fn every_file_that_a_document_names_exists() {
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for path in documents() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for name in text.split('`').skip(1).step_by(2) {
+            let is_file = name.ends_with(".rs") && name.contains('/');
+            if !is_file || name.contains(['*', '<', ' ']) {
+                continue;
+            }
+            count += 1;
+            if !["", "src"].iter().any(|below| root().join(below).join(name).exists()) {
+                let document = path.strip_prefix(root()).unwrap().display();
+                missing.push(format!("{document}: {name}"));
+            }
+        }
+    }
+    assert!(count > 20, "{count} names only");
+    assert_eq!(missing, Vec::<String>::new());
+}
+
 /// The last column of a table of schedules.
 #[test]
 fn every_schedule_names_a_test_that_exists() {
