@@ -175,12 +175,12 @@ else
   done
   group dialect --test dialect
   group settings --test settings
+  group http --test http --test actix --test metrics
+  group cli --test cli --test servers
   join
   # Faults have times in them. What runs beside them has none, and gives way.
   beside fault
   yields="nice -n 10"
-  group http --test http --test actix --test metrics
-  group cli --test cli --test servers
   group macros --test refused
   group examples --test sale --test inbox --test shop --test layer --test program
   group benches --test race

@@ -1,16 +1,15 @@
 //! 8 processes on 3 names, TTL 1 s; every ~100 ms one of them is killed with SIGKILL, or paused with
-//! SIGSTOP for up to 3 s. `ROWLOCK_FAULT_SECONDS` is how long. On a machine that is too slow for enough grants in that
-//! time, it takes longer, and a strike waits for the first grant after the last one: processes that are killed before
-//! they have begun prove nothing.
+//! SIGSTOP for up to 3 s. `ROWLOCK_FAULT_SECONDS` is how long. (On a machine that is
+//! too slow for enough grants in that time, it takes longer.)
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use rand::Rng;
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{Crew, Db, patience};
 
 use crate::history::{Event, History, the_checker_sees_violations};
+use crate::pace::Pace;
 use crate::role::{Part, Role};
 
 const PROCESSES: usize = 8;
@@ -40,22 +39,19 @@ pub(crate) async fn run(engine: Engine) {
     let mut freed = tokio::task::JoinSet::new();
 
     let until = Instant::now() + Duration::from_secs(seconds());
-    let mut strike = Instant::now() + Duration::from_millis(100);
-    let (mut grants, mut struck_at) = (0, 0);
-    while Instant::now() < until || grants <= LEAST && Instant::now() < until + patience() {
-        grants += take_in(&mut crew, &mut holds, &mut history);
+    let (mut told, mut pace) = (Counts::default(), Pace::new(60..140, 1));
+    while Instant::now() < until || !told.is_enough() && Instant::now() < until + patience() {
+        told.add(take_in(&mut crew, &mut holds, &mut history));
         crew.wake();
-        if strike <= Instant::now() && grants > struck_at {
-            struck_at = grants;
-            strike += Duration::from_millis(rand::rng().random_range(60..140));
-            if let Some(slot) = crew.strike(MAX_PAUSE) {
-                let died = Instant::now();
-                grants += take_in(&mut crew, &mut holds, &mut history);
-                for (name, fence) in holds[slot].drain() {
-                    freed.spawn(time_to_be_free(watcher.clone(), name, fence, died));
-                }
-                crew.replace(slot, &role);
+        if pace.is_due(told.grants)
+            && let Some(slot) = crew.strike(MAX_PAUSE)
+        {
+            let died = Instant::now();
+            told.add(take_in(&mut crew, &mut holds, &mut history));
+            for (name, fence) in holds[slot].drain() {
+                freed.spawn(time_to_be_free(watcher.clone(), name, fence, died));
             }
+            crew.replace(slot, &role);
         }
         // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -88,11 +84,29 @@ pub(crate) async fn run(engine: Engine) {
     db.remove().await;
 }
 
-/// Returns how many grants were told.
-fn take_in(crew: &mut Crew<Event>, holds: &mut Holds, history: &mut History) -> usize {
-    let mut grants = 0;
+/// How many grants and writes were told.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    grants: usize,
+    writes: usize,
+}
+
+impl Counts {
+    fn add(&mut self, more: Self) {
+        self.grants += more.grants;
+        self.writes += more.writes;
+    }
+
+    fn is_enough(self) -> bool {
+        self.grants > LEAST && self.writes > LEAST
+    }
+}
+
+fn take_in(crew: &mut Crew<Event>, holds: &mut Holds, history: &mut History) -> Counts {
+    let mut counts = Counts::default();
     while let Some((slot, event)) = crew.next_event() {
-        grants += usize::from(matches!(event, Event::Granted { .. }));
+        counts.grants += usize::from(matches!(event, Event::Granted { .. }));
+        counts.writes += usize::from(matches!(event, Event::Write { .. }));
         if let Some(slot) = slot {
             match &event {
                 Event::Granted { name, fence, .. } => {
@@ -104,7 +118,7 @@ fn take_in(crew: &mut Crew<Event>, holds: &mut Holds, history: &mut History) -> 
         }
         history.record(event);
     }
-    grants
+    counts
 }
 
 /// How long after its holder's death the grant with this fence is still in the row.

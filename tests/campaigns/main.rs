@@ -9,6 +9,7 @@
 //! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of
 //!   linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
+//! - [`pace`]: when the next process is killed or paused.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`philosophers`]: processes that wait for each other in a circle.
 //! - [`quorum`]: a lock over five databases, of which up to two are away.
@@ -21,6 +22,7 @@ mod histories;
 mod history;
 mod leader;
 mod modes;
+mod pace;
 mod payments;
 mod philosophers;
 mod quorum;

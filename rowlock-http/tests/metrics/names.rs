@@ -29,7 +29,7 @@ fn names(text: &str) -> BTreeSet<String> {
 #[test]
 fn what_is_counted_is_listed_and_is_on_the_dashboard() {
     let code = [
-        text("src/runtime/meter/on.rs"),
+        text("src/runtime/base/meter/on.rs"),
         text("rowlock-http/src/problem.rs"),
     ];
     let code = names(&code.concat());

@@ -126,6 +126,7 @@ use waiters::Outcomes;
 
 use crate::campaign::seconds;
 use crate::history::now;
+use crate::pace::Pace;
 use crate::role::{Part, Role};
 
 const PROCESSES: u64 = 8;
@@ -302,6 +303,7 @@ struct Traffic<'a> {
     events: Vec<Event>,
 }
 
+/// What is left of them.
 struct Past {
     events: Vec<Event>,
     /// What became of the acquires that were seen in a queue.
@@ -348,22 +350,19 @@ impl<'a> Traffic<'a> {
     /// Processes that use the library are killed or paused every now and then.
     async fn work(&mut self, time: Duration, seen: &RefCell<BTreeSet<u64>>) {
         let started = Instant::now();
-        let (mut strike, mut struck_at) = (self.has_strikes.then_some(started), 0);
+        let mut pace = Pace::new(100..300, BETWEEN_STRIKES);
         // A slow machine takes longer over a history that proves something.
         while started.elapsed() < time
             || !self.is_enough(time, seen) && started.elapsed() < patience()
         {
             self.take_in();
             self.crew.wake();
-            // Processes that are killed before they have begun prove nothing.
-            let has_begun = self.granted >= struck_at + BETWEEN_STRIKES;
-            if let Some(due) = strike.filter(|due| has_begun && *due <= Instant::now()) {
-                struck_at = self.granted;
-                strike = Some(due + Duration::from_millis(rand::rng().random_range(100..300)));
-                if let Some(slot) = self.crew.strike(MAX_PAUSE) {
-                    self.crew.replace(slot, &(self.role)(self.started));
-                    self.started += 1;
-                }
+            if self.has_strikes
+                && pace.is_due(self.granted)
+                && let Some(slot) = self.crew.strike(MAX_PAUSE)
+            {
+                self.crew.replace(slot, &(self.role)(self.started));
+                self.started += 1;
             }
             // The pace of the loop, which looks at clocks: strikes and the ends of pauses have a time, and no event.
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A job and a round in which a machine was killed before its call returned.
+/// A job and a round in which a machine was killed before its call returned, or lost its lease.
 pub(super) type Cut = (i64, i64);
 
 /// A run.
@@ -35,13 +35,19 @@ impl From<(i64, i64, i64, i64)> for Effect {
 pub(super) struct Verdict {
     /// They ran once.
     once: usize,
-    /// A machine was killed in them. They ran in part.
+    /// A machine was killed in them, or lost its lease. They ran in part.
     in_part: usize,
-    /// A machine was killed in them. They did not run.
+    /// The same. They did not run.
     not_at_all: usize,
     /// They ran once in time, and again on a machine that called so late that the name was free again: it stood still.
     /// (Other work on its processors does that.)
     late: usize,
+}
+
+impl Verdict {
+    pub(super) fn once(self) -> usize {
+        self.once
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -54,13 +60,13 @@ impl fmt::Display for Verdict {
         } = self;
         write!(
             f,
-            "{once} ran once, {in_part} in part and {not_at_all} not at all because their machine was killed, {late} again on a machine that stood still"
+            "{once} ran once, {in_part} in part and {not_at_all} not at all because their machine was killed or had no answer, {late} again on a machine that stood still"
         )
     }
 }
 
 /// Every round of these jobs ran once to its end, of the runs that began less than `slack` after it. When a machine
-/// was killed in a round, it ran at most once.
+/// was killed or lost its lease in a round, it ran at most once.
 pub(super) fn judge(
     effects: &[Effect],
     cut: &BTreeSet<Cut>,

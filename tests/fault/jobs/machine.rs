@@ -35,6 +35,8 @@ pub(super) enum Event {
     Calls(i64, i64),
     /// The job runs on it.
     Runs(i64),
+    /// The run was cut off: a server that does not answer for longer than the TTL costs the lease.
+    CutOff(i64, i64),
     /// The call has returned.
     Called(i64, i64),
     /// All rounds are over.
@@ -153,7 +155,11 @@ impl Scheduled {
                 };
                 eprintln!("machine: job {} in round {round}: {error}", self.number);
                 // A busy server has not answered in time.
-                if has_begun.load(Ordering::Relaxed) || !error.is_transient() {
+                if has_begun.load(Ordering::Relaxed) {
+                    say(Event::CutOff(self.number, round));
+                    break;
+                }
+                if !error.is_transient() {
                     break;
                 }
             }

@@ -49,7 +49,7 @@ const TOO_SHORT: Duration = Duration::from_secs(1);
 /// [`EVERY`].
 const JOBS: i64 = 20;
 /// The jobs that are [`TOO_SHORT`].
-const CARELESS: i64 = 2;
+const CARELESS: i64 = 5;
 const SPREAD: Duration = Duration::from_secs(8);
 /// Shorter than `AT_LEAST_FOR`: then the name of a killed machine's job is free for the next round.
 const TTL: Duration = Duration::from_secs(3);
@@ -77,6 +77,8 @@ struct Fleet {
     /// The calls that have begun and not returned, of each process.
     calls: HashMap<u32, BTreeSet<Cut>>,
     killed: Vec<u32>,
+    /// The runs whose lease was lost.
+    cut_off: BTreeSet<Cut>,
     /// How often a job has run that must run once.
     runs: u32,
     /// When to kill the machine in a slot.
@@ -96,6 +98,7 @@ impl Fleet {
             off: [false; SKEWS.len()],
             calls: HashMap::new(),
             killed: Vec::new(),
+            cut_off: BTreeSet::new(),
             runs: 0,
             strikes: Vec::new(),
         }
@@ -138,6 +141,7 @@ impl Fleet {
                     self.strikes.push((at, slot));
                 }
             }
+            Event::CutOff(job, round) => drop(self.cut_off.insert((job, round))),
             Event::Called(job, round) => {
                 let calls = self.calls.get_mut(&process);
                 calls.expect("it called").remove(&(job, round));
@@ -165,14 +169,14 @@ impl Fleet {
         }
     }
 
-    /// Ends all machines. Returns the calls that were cut off by a kill.
+    /// Ends all machines. Returns the calls that were cut off by a kill, and by the loss of their lease.
     fn end(mut self) -> BTreeSet<Cut> {
         let crew = std::mem::replace(&mut self.crew, Crew::start([] as [Role; 0]));
         for told in crew.end() {
             self.hear(None, told);
         }
         let cut = self.killed.iter().filter_map(|id| self.calls.remove(id));
-        cut.flatten().collect()
+        cut.flatten().chain(self.cut_off).collect()
     }
 }
 
@@ -230,6 +234,8 @@ pub(crate) async fn run(engine: Engine) {
     let effects: Vec<Effect> = effects.into_iter().map(Effect::from).collect();
     let verdict = judge(&effects, &cut, 0..JOBS, rounds, SLACK);
     let verdict = verdict.unwrap_or_else(|flaw| panic!("{engine}: {flaw}"));
+    let all = usize::try_from(JOBS * rounds).unwrap();
+    assert!(verdict.once() * 2 > all, "{engine}: {verdict}");
     // The judge would see it if the clocks were not moved: then these would run once, too.
     let careless = judge(&effects, &cut, JOBS..JOBS + CARELESS, rounds, longest);
     let flaw = careless.expect_err("at_least_for is shorter than the clocks differ");
