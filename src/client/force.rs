@@ -8,7 +8,7 @@ use crate::runtime::batch::head::Manner;
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::force_release;
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{PassAsk, PassWhy};
+use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::store::verbs::row::LockRow;
 
 impl Rowlock {
@@ -52,14 +52,14 @@ impl Rowlock {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let ask = PassAsk {
+        let params = PassParams {
             name: name.clone(),
             why: PassWhy::Orphaned,
         };
         let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
+        let pass = async move |store: &mut dyn Store| pass_any(store, &params, kind).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
-        if let Ok(Some(passed)) = self.core.lanes.ask(head, pass).await {
+        if let Ok(Some(passed)) = self.core.lanes.run(head, pass).await {
             self.core.queue.all_passed(&passed.next);
         }
         self.core.waiters.freed(&name);

@@ -19,7 +19,7 @@ use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, MultiLock, Owner, RwLock, Semaphore, Version};
 use crate::model::{Engine, Error, Name, Unfinished};
 use crate::runtime::Core;
-use crate::runtime::upkeep::clean::BATCH;
+use crate::runtime::upkeep::cleaner::BATCH;
 use crate::transaction::{Pool, Retry, Transaction};
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.

@@ -8,7 +8,7 @@ use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::slow::SlowKind;
 use crate::runtime::requests::walk::Walk;
 use crate::store::verbs::Store;
-use crate::store::verbs::lock_row::{Forgot, RowAsk};
+use crate::store::verbs::lock_row::{Forgot, RowAction};
 use crate::store::verbs::queue::WaiterRow;
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::session::SessionRow;
@@ -30,7 +30,7 @@ impl Rowlock {
         let name = name.try_into().map_err(Into::into)?;
         let head = self.core.lanes.look(Subject::Lock(name.clone()), "inspect");
         let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
-        let row = self.core.lanes.ask_aside(head, inspect).await?;
+        let row = self.core.lanes.run_aside(head, inspect).await?;
         row.map(LockRow::info).transpose()
     }
 
@@ -159,7 +159,7 @@ impl Rowlock {
             let head = self.core.lanes.wish(Subject::Lock(name.clone()), doing);
             let of = name.clone();
             let forget = async move |store: &mut dyn Store| store.lock_forget(&of).await;
-            let forgot = self.core.lanes.ask(head, forget).await?;
+            let forgot = self.core.lanes.run(head, forget).await?;
             if forgot != Forgot::InUse {
                 self.core.rows.drop_known(&name);
                 return Ok(forgot == Forgot::Removed);
@@ -207,8 +207,8 @@ impl Rowlock {
     async fn kind(&self, name: &Name) -> Result<Kind, Error> {
         let head = self.core.lanes.look(Subject::Lock(name.clone()), "look up");
         let of = name.clone();
-        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
-        let row = self.core.lanes.ask_aside(head, look).await?;
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAction::Look).await;
+        let row = self.core.lanes.run_aside(head, look).await?;
         Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
     }
 

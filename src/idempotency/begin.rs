@@ -6,9 +6,9 @@ use super::begun::{Begun, InFlight};
 use super::events;
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
-use super::waiting::Waited;
+use super::waiting::WaitOutcome;
 use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
-use crate::runtime::requests::claim::{Claim, Claiming};
+use crate::runtime::requests::claim::{Claim, ClaimAnswer};
 
 impl Idempotency {
     /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt
@@ -166,50 +166,50 @@ impl Idempotency {
         let of = (key, fingerprint);
         loop {
             // A duplicate of what this client does now waits for its end, and needs no look.
-            if let Some(other) = self.core.turns.other(key)
+            if let Some(other) = self.core.flights.other(key)
                 && other.is_of(fingerprint)
-                && let Waited::Kept(outcome) = self.wait_out(&mut waiting, of, other).await
+                && let WaitOutcome::Kept(outcome) = self.wait_out(&mut waiting, of, other).await
             {
                 return Ok(Some(Begun::Replay(outcome)));
             }
-            let claimed = self.core.turns.claimed(key);
+            let claimed = self.core.flights.claimed(key);
             let look = self.look(key, fingerprint, &mut waiting, None).await?;
             let before = match look.refusal() {
                 Ok(before) => before,
                 Err(refusal) => return Ok(Some(refusal)),
             };
-            let turn = match self.core.turns.take(key, fingerprint, claimed) {
-                Ok(turn) => turn,
+            let flight = match self.core.flights.take(key, fingerprint, claimed) {
+                Ok(flight) => flight,
                 Err(other) => match self.wait_out(&mut waiting, of, other).await {
-                    Waited::Kept(outcome) => return Ok(Some(Begun::Replay(outcome))),
-                    Waited::LookAgain => continue,
+                    WaitOutcome::Kept(outcome) => return Ok(Some(Begun::Replay(outcome))),
+                    WaitOutcome::LookAgain => continue,
                     // The claim of the other one may be there by now: it tells more.
-                    Waited::TooLong if looks == 0 => {
+                    WaitOutcome::TooLong if looks == 0 => {
                         looks += 1;
                         continue;
                     }
-                    Waited::TooLong => return Ok(Some(Begun::InFlight(InFlight::unseen()))),
+                    WaitOutcome::TooLong => return Ok(Some(Begun::InFlight(InFlight::unseen()))),
                 },
             };
             let Some(room) = room() else {
                 return Ok(None);
             };
             looks += 1;
-            let ask = self.ask(key, fingerprint, before);
-            let claim = |reply| Claim::task(&self.core.holdings, ask, reply);
+            let params = self.ask(key, fingerprint, before);
+            let claim = |reply| Claim::task(&self.core.holdings, params, reply);
             match self.core.lanes.answer(claim).await? {
-                Claiming::Mine(guard) => {
+                ClaimAnswer::Mine(guard) => {
                     guard.receive();
-                    turn.note_claim();
+                    flight.note_claim();
                     let request = (*fingerprint, before.is_some());
                     let guard =
-                        IdempotencyGuard::new((guard, &self.core), self.bounds(), request, turn);
+                        IdempotencyGuard::new((guard, &self.core), self.bounds(), request, flight);
                     return Ok(Some(Begun::New((guard, room))));
                 }
                 // Another caller was faster: look at the record again.
-                Claiming::Missed | Claiming::Locked if looks == 1 => {}
+                ClaimAnswer::Missed | ClaimAnswer::Locked if looks == 1 => {}
                 missed => {
-                    drop((room, turn));
+                    drop((room, flight));
                     if looks == 2
                         && let Some(left) = self.quarantine(key).await?
                     {
@@ -220,7 +220,7 @@ impl Idempotency {
                         return Ok(Some(Begun::InFlight(InFlight::in_quarantine(left))));
                     }
                     let goes_on = match missed {
-                        Claiming::Missed => waiting.missed().await,
+                        ClaimAnswer::Missed => waiting.missed().await,
                         _ => waiting.again(None).await,
                     };
                     if !goes_on {

@@ -25,17 +25,16 @@ use super::begun::Begun;
 use super::request::Idempotency;
 use super::run::Ran;
 use super::submitted::Submitted;
-use super::waiting::{Waited, Waiting};
+use super::waiting::{KeyWait, WaitOutcome};
 use crate::model::bounds::within;
 use crate::model::{Error, Fingerprint, FormToken, Outcome, RecordKey, Subject, check_scope};
 use crate::runtime::Core;
 use crate::runtime::requests::form_token::NewToken;
-use crate::runtime::wait::single_flight::KeyTurn;
-use crate::store::driver::engines::{Driver, Supported};
+use crate::runtime::wait::single_flight::Flight;
+use crate::store::driver::engines::Driver;
 use crate::store::verbs::Store;
-use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
-use crate::store::verbs::record::{ClaimAsk, Claimed};
-use crate::transaction::{Context, Open, Pool, RetryTx, Retryable, Run, Transaction, Uncommitted};
+use crate::store::verbs::form_token::TokenParams;
+use crate::transaction::{Context, Pool, RetryTx, Retryable, Transaction};
 
 const DEFAULT_TTL: Duration = Duration::from_hours(1);
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
@@ -80,7 +79,7 @@ const MAX_TOKEN: usize = 255;
 pub struct FormTokens {
     core: Arc<Core>,
     ttl: Duration,
-    outcomes: Idempotency,
+    pub(super) outcomes: Idempotency,
 }
 
 impl FormTokens {
@@ -126,11 +125,11 @@ impl FormTokens {
         let new = self.fresh(scope.as_ref())?;
         // Each sending makes its own token, so that a late statement cannot issue one that a form has.
         let issue = async move |store: &mut dyn Store| {
-            let (token, ask) = new.make();
-            store.token_issue(&ask).await.map(|()| token)
+            let (token, params) = new.make();
+            store.token_issue(&params).await.map(|()| token)
         };
         let head = self.core.lanes.wish(None, "issue a form token");
-        self.core.lanes.ask(head, issue).await
+        self.core.lanes.run(head, issue).await
     }
 
     /// Issues a token that exists when the transaction commits: for the page that answers the submission.
@@ -144,9 +143,9 @@ impl FormTokens {
         tx: &mut T,
         scope: impl AsRef<[u8]>,
     ) -> Result<FormToken, Error> {
-        let (token, ask) = self.fresh(scope.as_ref())?.make();
-        let context = self.context(scope.as_ref(), &ask, "issue a form token for", T::DRIVER)?;
-        let told = tx.connection().tx_token_issue(&ask).await;
+        let (token, params) = self.fresh(scope.as_ref())?.make();
+        let context = self.context(scope.as_ref(), &params, "issue a form token for", T::DRIVER)?;
+        let told = tx.connection().tx_token_issue(&params).await;
         context.told(told)?;
         Ok(token)
     }
@@ -165,11 +164,11 @@ impl FormTokens {
         scope: impl AsRef<[u8]>,
         token: &str,
     ) -> Result<bool, Error> {
-        let Some(ask) = self.ask(scope.as_ref(), token)? else {
+        let Some(params) = self.ask(scope.as_ref(), token)? else {
             return Ok(false);
         };
-        let context = self.context(scope.as_ref(), &ask, "use a form token of", T::DRIVER)?;
-        let told = tx.connection().tx_token_consume(&ask).await;
+        let context = self.context(scope.as_ref(), &params, "use a form token of", T::DRIVER)?;
+        let told = tx.connection().tx_token_consume(&params).await;
         context.told(told)
     }
 
@@ -201,12 +200,14 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.outcomes.check()?;
-        let Some(ask) = self.ask(scope.as_ref(), token)? else {
+        let Some(params) = self.ask(scope.as_ref(), token)? else {
             return Ok(Submitted::Gone);
         };
-        let submitted = self.submit_in(pool, &ask, &form.into(), work).await?;
+        let submitted = self.submit_in(pool, &params, &form.into(), work).await?;
         if !matches!(submitted, Submitted::New(_) | Submitted::InFlight) {
-            self.outcomes.is_for::<P, E>(pool, &record(&ask)?).await?;
+            self.outcomes
+                .is_for::<P, E>(pool, &record(&params)?)
+                .await?;
         }
         Ok(submitted)
     }
@@ -214,7 +215,7 @@ impl FormTokens {
     async fn submit_in<P, E, F>(
         &self,
         pool: &P,
-        ask: &TokenAsk,
+        params: &TokenParams,
         form: &Fingerprint,
         mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Submitted, E>
@@ -223,30 +224,33 @@ impl FormTokens {
         E: From<sqlx::Error> + From<Error> + Retryable,
         F: Future<Output = Result<Outcome, E>>,
     {
-        let (key, mut attempts) = (record(ask)?, self.outcomes.retry.attempts_of_one()?);
+        let (key, mut attempts) = (record(params)?, self.outcomes.retry.attempts_of_one()?);
         let mut waiting = self.outcomes.waiting();
-        let (mut turn, of) = (None, (&key, form));
+        let (mut flight, of) = (None, (&key, form));
         loop {
-            if turn.is_none() {
-                match self.core.turns.take(&key, form, None) {
-                    Ok(mine) => turn = Some(mine),
+            if flight.is_none() {
+                match self.core.flights.take(&key, form, None) {
+                    Ok(mine) => flight = Some(mine),
                     Err(other) => match self.outcomes.wait_out(&mut waiting, of, other).await {
-                        Waited::Kept(outcome) => return Ok(Submitted::Replay(outcome)),
-                        Waited::LookAgain => {}
-                        Waited::TooLong => return Ok(Submitted::InFlight),
+                        WaitOutcome::Kept(outcome) => return Ok(Submitted::Replay(outcome)),
+                        WaitOutcome::LookAgain => {}
+                        WaitOutcome::TooLong => return Ok(Submitted::InFlight),
                     },
                 }
             }
-            // Without a turn, the wait ended because another click ended. Its outcome may be there.
-            if turn.is_some() {
+            // Without a flight, the wait ended because another click ended. Its outcome may be there.
+            if flight.is_some() {
                 self.outcomes.core.lanes.check_open()?;
-                match self.once(pool, &attempts.run, ask, form, &mut work).await {
+                match self
+                    .once(pool, &attempts.run, params, form, &mut work)
+                    .await
+                {
                     Ok(Ran::Done(outcome)) => {
-                        turn.inspect(|turn| turn.kept(&outcome));
+                        flight.inspect(|flight| flight.kept(&outcome));
                         return Ok(Submitted::New(outcome));
                     }
                     Ok(Ran::Missed) => {
-                        let seen = self.seen(&key, form, &mut waiting, turn.as_ref()).await?;
+                        let seen = self.seen(&key, form, &mut waiting, flight.as_ref()).await?;
                         return Ok(seen.unwrap_or(Submitted::Gone));
                     }
                     Ok(Ran::Locked) => {}
@@ -256,10 +260,10 @@ impl FormTokens {
                     }
                 }
             }
-            if let Some(seen) = self.seen(&key, form, &mut waiting, turn.as_ref()).await? {
+            if let Some(seen) = self.seen(&key, form, &mut waiting, flight.as_ref()).await? {
                 return Ok(seen);
             }
-            if turn.is_some()
+            if flight.is_some()
                 && !(self.outcomes.ended(&key, &mut waiting).await? && waiting.missed().await)
             {
                 return Ok(Submitted::InFlight);
@@ -272,82 +276,17 @@ impl FormTokens {
         &self,
         key: &RecordKey,
         form: &Fingerprint,
-        waiting: &mut Waiting,
-        turn: Option<&KeyTurn>,
+        waiting: &mut KeyWait,
+        flight: Option<&Flight>,
     ) -> Result<Option<Submitted>, Error> {
-        Ok(match self.outcomes.look(key, form, waiting, turn).await? {
-            Begun::Replay(outcome) => Some(Submitted::Replay(outcome)),
-            Begun::Mismatch => Some(Submitted::Mismatch),
-            Begun::New(_) => None,
-            _ => Some(Submitted::Gone),
-        })
-    }
-
-    /// Runs one transaction. `Missed`: the token does not exist.
-    async fn once<P, E, F>(
-        &self,
-        pool: &P,
-        run: &Arc<Run>,
-        ask: &TokenAsk,
-        form: &Fingerprint,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
-    ) -> Result<Ran, E>
-    where
-        P: Pool,
-        E: From<sqlx::Error> + From<Error> + Retryable,
-        F: Future<Output = Result<Outcome, E>>,
-    {
-        let claim = self.outcomes.ask(&record(ask)?, form, None);
-        let open = Open::begin(pool, run).await;
-        let open = open.map_err(Uncommitted::into_error::<E>)?;
-        // It may have waited for long.
-        if let Err(ended) = self.outcomes.core.lanes.check_open() {
-            open.undo().await;
-            return Err(ended.into());
-        }
-        let (it, token, key) = (self.clone(), ask.clone(), claim.clone());
-        // A task finishes the statements, as in `run_in_tx`: no statement is cut off.
-        let tasks = &self.outcomes.core.lanes.tasks;
-        let claimed = tasks.finish("the claim of a key", async move {
-            let mut open = open;
-            let refused = match it.consume_on::<P>(&mut open.tx, &token, &key).await {
-                Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
-                Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
-                Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
-                Err(error) => Err(error),
-            };
-            open.roll_back().await;
-            refused
-        });
-        let claimed: Result<_, Error> = claimed.await;
-        match claimed? {
-            Ok(open) => {
-                let outcomes = &self.outcomes;
-                outcomes.work_in::<P, E, F>(open, &claim, work).await
-            }
-            Err(refused) => Ok(refused),
-        }
-    }
-
-    /// Claims the key of the outcome first, so that the second click finds the claim and does not wait for the token's
-    /// row.
-    async fn consume_on<P: Pool>(
-        &self,
-        tx: &mut sqlx::Transaction<'static, P::Database>,
-        ask: &TokenAsk,
-        claim: &ClaimAsk,
-    ) -> Result<Claimed, Error> {
-        let claimed = self.outcomes.claim_on::<P>(tx, claim).await?;
-        if !matches!(claimed, Claimed::Mine { .. }) {
-            return Ok(claimed);
-        }
-        let context = self.context(&ask.scope, ask, "use a form token of", P::Database::DRIVER)?;
-        let told = tx.tx_token_consume(ask).await;
-        Ok(if context.told(told)? {
-            claimed
-        } else {
-            Claimed::Missed
-        })
+        Ok(
+            match self.outcomes.look(key, form, waiting, flight).await? {
+                Begun::Replay(outcome) => Some(Submitted::Replay(outcome)),
+                Begun::Mismatch => Some(Submitted::Mismatch),
+                Begun::New(_) => None,
+                _ => Some(Submitted::Gone),
+            },
+        )
     }
 
     fn fresh(&self, scope: &[u8]) -> Result<NewToken, Error> {
@@ -363,35 +302,35 @@ impl FormTokens {
     }
 
     /// `None`: rowlock cannot have issued such a token.
-    fn ask(&self, scope: &[u8], token: &str) -> Result<Option<TokenAsk>, Error> {
-        let ask = TokenAsk {
+    fn ask(&self, scope: &[u8], token: &str) -> Result<Option<TokenParams>, Error> {
+        let params = TokenParams {
             scope: scope.into(),
             digest: Fingerprint::of(token),
             ttl: self.ttl,
         };
-        record(&ask)?;
-        Ok((!token.is_empty() && token.len() <= MAX_TOKEN).then_some(ask))
+        record(&params)?;
+        Ok((!token.is_empty() && token.len() <= MAX_TOKEN).then_some(params))
     }
 
-    fn context(
+    pub(super) fn context(
         &self,
         scope: &[u8],
-        ask: &TokenAsk,
+        params: &TokenParams,
         doing: &'static str,
         of: Driver,
     ) -> Result<Context<'_>, Error> {
-        debug_assert_eq!(scope, &*ask.scope);
-        Context::new(&self.core, Subject::Record(record(ask)?), doing, of)
+        debug_assert_eq!(scope, &*params.scope);
+        Context::new(&self.core, Subject::Record(record(params)?), doing, of)
     }
 }
 
 /// The record that keeps the outcome of a submission. (An application's own key in the same scope cannot be equal:
 /// this key contains the token's digest.)
-fn record(ask: &TokenAsk) -> Result<RecordKey, Error> {
+pub(super) fn record(params: &TokenParams) -> Result<RecordKey, Error> {
     let mut key = String::from("form-token ");
-    for byte in ask.digest.as_bytes() {
+    for byte in params.digest.as_bytes() {
         // Writing to a string cannot fail.
         let _ = write!(key, "{byte:02x}");
     }
-    Ok(RecordKey::new(&ask.scope, key)?)
+    Ok(RecordKey::new(&params.scope, key)?)
 }

@@ -11,8 +11,8 @@ use super::steps::Steps;
 use crate::model::{Error, Fingerprint, Loss, Outcome, RecordKey, check_step};
 use crate::runtime::Core;
 use crate::runtime::held::attempt_guard::RecordGuard;
-use crate::runtime::wait::single_flight::KeyTurn;
-use crate::store::verbs::record::{Finished, RecordEnd};
+use crate::runtime::wait::single_flight::Flight;
+use crate::store::verbs::record::{FinishOutcome, RecordEnd};
 use crate::transaction::{Context, Transaction};
 
 /// The right to run one attempt for a key: made by [`Idempotency::begin`](crate::Idempotency::begin).
@@ -71,7 +71,7 @@ pub struct IdempotencyGuard {
     /// An outcome was written in a transaction. It counts if that transaction commits.
     in_tx: AtomicBool,
     /// Dropped after `inner`: those who wait for it look after the end of the attempt was sent.
-    turn: KeyTurn,
+    flight: Flight,
 }
 
 impl fmt::Debug for IdempotencyGuard {
@@ -89,7 +89,7 @@ impl IdempotencyGuard {
         (inner, core): (RecordGuard, &Arc<Core>),
         bounds: Bounds,
         (fingerprint, is_retry): (Fingerprint, bool),
-        turn: KeyTurn,
+        flight: Flight,
     ) -> Self {
         Self {
             inner,
@@ -99,7 +99,7 @@ impl IdempotencyGuard {
             is_retry,
             steps: Steps::default(),
             in_tx: AtomicBool::new(false),
-            turn,
+            flight,
         }
     }
 
@@ -194,14 +194,14 @@ impl IdempotencyGuard {
         let context = Context::new(core, self.record().subject(), "complete", T::DRIVER)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
-            Finished::Ended => {
+            FinishOutcome::Ended => {
                 self.in_tx.store(true, Ordering::Release);
                 self.inner.grant.close();
                 // Whether the transaction commits, only the database tells.
-                self.turn.end_untold();
+                self.flight.end_silently();
                 Ok(())
             }
-            Finished::Superseded | Finished::Locked => Err(self.superseded("complete")),
+            FinishOutcome::Superseded | FinishOutcome::Locked => Err(self.superseded("complete")),
         }
     }
 
@@ -230,7 +230,7 @@ impl IdempotencyGuard {
         self.check_steps()?;
         let end = self.bounds.done(outcome)?;
         self.end("complete", end).await?;
-        self.turn.kept(outcome);
+        self.flight.kept(outcome);
         Ok(())
     }
 
@@ -252,7 +252,7 @@ impl IdempotencyGuard {
             tracing::warn!(%error, %record, "the result of a step is not kept: the record becomes unknown");
         }
         self.end("release", self.inner.give_up()).await?;
-        self.turn.end_untold();
+        self.flight.end_silently();
         Ok(())
     }
 
@@ -312,14 +312,14 @@ impl IdempotencyGuard {
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {
-            Finished::Ended => {
+            FinishOutcome::Ended => {
                 // The outcome that `complete_in` wrote was rolled back, or equals this one.
                 self.in_tx.store(false, Ordering::Release);
                 Ok(())
             }
-            Finished::Superseded | Finished::Locked => {
+            FinishOutcome::Superseded | FinishOutcome::Locked => {
                 if self.inner.has_ended() {
-                    self.turn.end_untold();
+                    self.flight.end_silently();
                 }
                 Err(self.superseded(doing))
             }

@@ -9,25 +9,25 @@ use tokio::time::timeout;
 use super::begun::{Begun, InFlight, Reconciled, UnknownStep};
 use super::judge::{Verdict, judge};
 use super::request::Idempotency;
-use super::waiting::{Waited, Waiting};
+use super::waiting::{KeyWait, WaitOutcome};
 use crate::model::{Error, Fingerprint, RecordKey, Subject};
-use crate::runtime::batch::head::Head;
-use crate::runtime::wait::single_flight::{KeyTurn, OtherTurn};
+use crate::runtime::batch::head::JobHead;
+use crate::runtime::wait::single_flight::{Flight, OtherFlight};
 use crate::store::verbs::Store;
-use crate::store::verbs::record_admin::{DecideAsk, Decision};
+use crate::store::verbs::record_admin::{DecideParams, Decision};
 
 /// The limit of changes to a record from outside, before the look pauses or gives up.
 const MAX_ROUNDS: u32 = 5;
 
 impl Idempotency {
-    /// Looks until the key can be claimed (`New`), or the result is known. A caller that has the turn of this key
+    /// Looks until the key can be claimed (`New`), or the result is known. A caller that has the flight of this key
     /// waits for other clients only.
     pub(super) async fn look(
         &self,
         key: &RecordKey,
         fingerprint: &Fingerprint,
-        waiting: &mut Waiting,
-        turn: Option<&KeyTurn>,
+        waiting: &mut KeyWait,
+        flight: Option<&Flight>,
     ) -> Result<Begun<Option<i64>>, Error> {
         let mut rounds = 0;
         loop {
@@ -52,7 +52,7 @@ impl Idempotency {
                     let of = key.clone();
                     let forget =
                         async move |store: &mut dyn Store| store.record_forget(&of, attempt).await;
-                    self.core.lanes.ask(head, forget).await?;
+                    self.core.lanes.run(head, forget).await?;
                     continue;
                 }
                 Verdict::InFlight {
@@ -60,20 +60,20 @@ impl Idempotency {
                     until,
                     holder,
                 } => {
-                    let waited = if turn.is_some() {
+                    let waited = if flight.is_some() {
                         waiting.polls(remaining).await
                     } else {
-                        let other = self.core.turns.other(key);
+                        let other = self.core.flights.other(key);
                         let of = (key, fingerprint);
                         waiting.out(&self.core, of, other, remaining).await
                     };
                     match waited {
-                        Waited::LookAgain => {
+                        WaitOutcome::LookAgain => {
                             rounds = 0;
                             continue;
                         }
-                        Waited::Kept(outcome) => Begun::Replay(outcome),
-                        Waited::TooLong => Begun::InFlight(InFlight {
+                        WaitOutcome::Kept(outcome) => Begun::Replay(outcome),
+                        WaitOutcome::TooLong => Begun::InFlight(InFlight {
                             remaining: Some(remaining),
                             until: DateTime::from_timestamp_micros(until),
                             holder: Some(holder),
@@ -106,13 +106,13 @@ impl Idempotency {
         }
     }
 
-    /// Waits for the end of a turn in this client.
+    /// Waits for the end of a flight in this client.
     pub(super) async fn wait_out(
         &self,
-        waiting: &mut Waiting,
+        waiting: &mut KeyWait,
         of: (&RecordKey, &Fingerprint),
-        other: OtherTurn,
-    ) -> Waited {
+        other: OtherFlight,
+    ) -> WaitOutcome {
         waiting.out(&self.core, of, Some(other), self.lease).await
     }
 
@@ -149,21 +149,21 @@ impl Idempotency {
         attempt: i64,
         decision: Decision,
     ) -> Result<bool, Error> {
-        let ask = DecideAsk {
+        let params = DecideParams {
             key: key.clone(),
             attempt,
             decision,
             remember: self.remember_begun_for(),
         };
-        let bytes = match &ask.decision {
+        let bytes = match &params.decision {
             Decision::Resolve(Some(outcome)) => outcome.bytes().len(),
             _ => 0,
         };
-        let head = Head {
+        let head = JobHead {
             bytes,
             ..self.core.lanes.wish(Subject::Record(key.clone()), "decide")
         };
-        let decide = async move |store: &mut dyn Store| store.record_decide(&ask).await;
-        self.core.lanes.ask(head, decide).await
+        let decide = async move |store: &mut dyn Store| store.record_decide(&params).await;
+        self.core.lanes.run(head, decide).await
     }
 }

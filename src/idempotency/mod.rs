@@ -43,6 +43,7 @@ mod begun;
 mod bounds;
 mod events;
 mod form_token;
+mod form_token_tx;
 mod guard;
 mod judge;
 mod look;

@@ -11,7 +11,7 @@ use crate::model::{
 };
 use crate::store::verbs::Store;
 use crate::store::verbs::record::RecordRow;
-use crate::store::verbs::record_admin::{Decision, ListAsk};
+use crate::store::verbs::record_admin::{Decision, ListParams};
 use crate::store::verbs::time::micros;
 
 /// A record, as its row describes it.
@@ -162,7 +162,7 @@ impl Idempotency {
             .look(Subject::Record(key.clone()), "look up");
         let of = key.clone();
         let steps = async move |store: &mut dyn Store| store.step_list(&of).await;
-        let rows = self.core.lanes.ask(head, steps).await?;
+        let rows = self.core.lanes.run(head, steps).await?;
         let steps = rows.into_iter().map(|row| {
             let out = "the time of a step is out of range";
             Ok(StepInfo {
@@ -188,7 +188,7 @@ impl Idempotency {
         state: Option<RecordState>,
         limit: u32,
     ) -> Result<Vec<RecordInfo>, Error> {
-        let filter = ListAsk {
+        let filter = ListParams {
             scope: scope.map(Vec::from),
             state,
             limit,

@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use super::begun::{Reconciled, UnknownStep};
 use super::bounds::Bounds;
-use super::waiting::Waiting;
+use super::waiting::KeyWait;
 use crate::model::bounds::{check_ttl, check_wait, within};
 use crate::model::{Error, Fingerprint, RecordKey};
 use crate::runtime::Core;
-use crate::store::verbs::record::ClaimAsk;
+use crate::store::verbs::record::ClaimParams;
 use crate::transaction::Retry;
 
 const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -196,8 +196,8 @@ impl Idempotency {
         key: &RecordKey,
         fingerprint: &Fingerprint,
         seen: Option<i64>,
-    ) -> ClaimAsk {
-        ClaimAsk {
+    ) -> ClaimParams {
+        ClaimParams {
             key: key.clone(),
             attempt_id: Uuid::new_v4(),
             holder: Arc::clone(&self.core.settings.holder),
@@ -227,8 +227,8 @@ impl Idempotency {
         self.max_outcome.min(self.core.server.largest_outcome)
     }
 
-    pub(super) fn waiting(&self) -> Waiting {
-        Waiting::new(self.wait)
+    pub(super) fn waiting(&self) -> KeyWait {
+        KeyWait::new(self.wait)
     }
 
     /// How long a key is remembered after its attempt ended.

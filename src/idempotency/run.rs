@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::begun::{Begun, InFlight};
 use super::events;
 use super::request::Idempotency;
-use super::waiting::{Waited, Waiting};
+use super::waiting::{KeyWait, WaitOutcome};
 use crate::model::{Error, Fingerprint, Outcome, RecordKey, Subject, check_scope};
-use crate::store::driver::engines::Supported;
+use crate::store::driver::engines::SupportedDatabase;
 use crate::store::verbs::Store;
-use crate::store::verbs::record::{ClaimAsk, Claimed, Finished};
+use crate::store::verbs::record::{ClaimOutcome, ClaimParams, FinishOutcome};
 use crate::store::verbs::record_in_tx::RecordInTxStore;
-use crate::transaction::{Context, Open, Pool, RetryTx, Retryable, Run, Uncommitted};
+use crate::transaction::{CommitFailure, Context, Open, Pool, RetryTx, Retryable, Run};
 
 impl Idempotency {
     /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work`
@@ -83,7 +83,7 @@ impl Idempotency {
     ) -> Result<(), E> {
         let context = Context::new(&self.core, key.subject(), "begin", P::Database::DRIVER)?;
         let checked = context.check_pool(pool.pool()).await;
-        checked.map_err(Uncommitted::into_error)
+        checked.map_err(CommitFailure::into_error)
     }
 
     async fn run_in<P, E, F>(
@@ -105,12 +105,12 @@ impl Idempotency {
         let mut looks =
             self.core.server.capabilities.one_writer || self.core.seen_keys.contains(key);
         self.core.seen_keys.insert(key);
-        let mut turn = None;
+        let mut flight = None;
         let of = (key, fingerprint);
         loop {
-            let claimed = self.core.turns.claimed(key);
+            let claimed = self.core.flights.claimed(key);
             let before = if looks {
-                let look = self.look(key, fingerprint, &mut waiting, turn.as_ref());
+                let look = self.look(key, fingerprint, &mut waiting, flight.as_ref());
                 match look.await?.refusal() {
                     Ok(before) => before,
                     Err(refusal) => return Ok(refusal),
@@ -118,30 +118,30 @@ impl Idempotency {
             } else {
                 None
             };
-            if turn.is_none() {
+            if flight.is_none() {
                 let over = claimed.filter(|_| looks);
                 looks = true;
-                match self.core.turns.take(key, fingerprint, over) {
-                    Ok(mine) => turn = Some(mine),
+                match self.core.flights.take(key, fingerprint, over) {
+                    Ok(mine) => flight = Some(mine),
                     Err(other) => match self.wait_out(&mut waiting, of, other).await {
-                        Waited::Kept(outcome) => return Ok(Begun::Replay(outcome)),
-                        Waited::LookAgain => continue,
-                        Waited::TooLong => return Ok(Begun::InFlight(InFlight::unseen())),
+                        WaitOutcome::Kept(outcome) => return Ok(Begun::Replay(outcome)),
+                        WaitOutcome::LookAgain => continue,
+                        WaitOutcome::TooLong => return Ok(Begun::InFlight(InFlight::unseen())),
                     },
                 }
             }
             self.core.lanes.check_open()?;
-            let ask = self.ask(key, fingerprint, before);
-            match self.once(pool, &attempts.run, &ask, &mut work).await {
+            let params = self.ask(key, fingerprint, before);
+            match self.once(pool, &attempts.run, &params, &mut work).await {
                 Ok(Ran::Done(outcome)) => {
-                    turn.inspect(|turn| turn.kept(&outcome));
+                    flight.inspect(|flight| flight.kept(&outcome));
                     return Ok(Begun::New(outcome));
                 }
                 // Another caller was faster: look at the record again.
                 Ok(Ran::Missed) if waiting.missed().await => {}
                 Ok(Ran::Missed) => return Ok(Begun::InFlight(InFlight::unseen())),
                 Ok(Ran::Locked) => {
-                    let look = self.look(key, fingerprint, &mut waiting, turn.as_ref());
+                    let look = self.look(key, fingerprint, &mut waiting, flight.as_ref());
                     let seen = look.await?;
                     match seen.refusal() {
                         Err(refusal) => return Ok(refusal),
@@ -162,7 +162,7 @@ impl Idempotency {
     pub(super) async fn ended(
         &self,
         key: &RecordKey,
-        waiting: &mut Waiting,
+        waiting: &mut KeyWait,
     ) -> Result<bool, Error> {
         loop {
             let head = self
@@ -171,7 +171,7 @@ impl Idempotency {
                 .look(Subject::Record(key.clone()), "look up");
             let of = key.clone();
             let is_claimed = async move |store: &mut dyn Store| store.record_is_claimed(&of).await;
-            if !self.core.lanes.ask(head, is_claimed).await? {
+            if !self.core.lanes.run(head, is_claimed).await? {
                 return Ok(true);
             }
             if !waiting.again(None).await {
@@ -185,7 +185,7 @@ impl Idempotency {
         &self,
         pool: &P,
         run: &Arc<Run>,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Ran, E>
     where
@@ -194,14 +194,14 @@ impl Idempotency {
         F: Future<Output = Result<Outcome, E>>,
     {
         let open = Open::begin(pool, run).await;
-        let open = open.map_err(Uncommitted::into_error::<E>)?;
+        let open = open.map_err(CommitFailure::into_error::<E>)?;
         // It may have waited for long.
         if let Err(ended) = self.core.lanes.check_open() {
             open.undo().await;
             return Err(ended.into());
         }
-        match self.claim_in::<P>(open, ask).await? {
-            Ok(open) => self.work_in::<P, E, F>(open, ask, work).await,
+        match self.claim_in::<P>(open, params).await? {
+            Ok(open) => self.work_in::<P, E, F>(open, params, work).await,
             Err(refused) => Ok(refused),
         }
     }
@@ -212,19 +212,19 @@ impl Idempotency {
     async fn claim_in<P: Pool>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Database>>,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
     ) -> Result<Result<Open<sqlx::Transaction<'static, P::Database>>, Ran>, Error> {
-        let (it, ask) = (self.clone(), ask.clone());
+        let (it, params) = (self.clone(), params.clone());
         let claimed = self
             .core
             .lanes
             .tasks
             .finish("the claim of a key", async move {
                 let mut open = open;
-                let refused = match it.claim_on::<P>(&mut open.tx, &ask).await {
-                    Ok(Claimed::Mine { .. }) => return Ok(Ok(open)),
-                    Ok(Claimed::Missed) => Ok(Err(Ran::Missed)),
-                    Ok(Claimed::Locked) => Ok(Err(Ran::Locked)),
+                let refused = match it.claim_on::<P>(&mut open.tx, &params).await {
+                    Ok(ClaimOutcome::Mine { .. }) => return Ok(Ok(open)),
+                    Ok(ClaimOutcome::Missed) => Ok(Err(Ran::Missed)),
+                    Ok(ClaimOutcome::Locked) => Ok(Err(Ran::Locked)),
                     Err(error) => Err(error),
                 };
                 open.roll_back().await;
@@ -237,10 +237,15 @@ impl Idempotency {
     pub(super) async fn claim_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Database>,
-        ask: &ClaimAsk,
-    ) -> Result<Claimed, Error> {
-        let context = Context::new(&self.core, ask.key.subject(), "begin", P::Database::DRIVER)?;
-        let told = tx.tx_claim(ask).await;
+        params: &ClaimParams,
+    ) -> Result<ClaimOutcome, Error> {
+        let context = Context::new(
+            &self.core,
+            params.key.subject(),
+            "begin",
+            P::Database::DRIVER,
+        )?;
+        let told = tx.tx_claim(params).await;
         context.told(told)
     }
 
@@ -248,7 +253,7 @@ impl Idempotency {
     pub(super) async fn work_in<P, E, F>(
         &self,
         open: Open<sqlx::Transaction<'static, P::Database>>,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
         work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
     ) -> Result<Ran, E>
     where
@@ -265,44 +270,44 @@ impl Idempotency {
                 return Err(error);
             }
         };
-        let (it, ask) = (self.clone(), ask.clone());
+        let (it, params) = (self.clone(), params.clone());
         let kept = self
             .core
             .lanes
             .tasks
             .finish("the commit of an outcome", async move {
                 let mut open = open;
-                match it.keep_on::<P>(&mut open.tx, &ask, &outcome).await {
+                match it.keep_on::<P>(&mut open.tx, &params, &outcome).await {
                     Ok(true) => match open.commit().await {
                         Ok(()) => Ok(Ran::Done(outcome)),
                         Err(uncommitted) => Err(uncommitted),
                     },
                     refused => {
                         open.roll_back().await;
-                        refused.map(|_| Ran::Missed).map_err(Uncommitted::Ours)
+                        refused.map(|_| Ran::Missed).map_err(CommitFailure::Ours)
                     }
                 }
             });
-        kept.await.map_err(Uncommitted::into_error)
+        kept.await.map_err(CommitFailure::into_error)
     }
 
     async fn keep_on<P: Pool>(
         &self,
         tx: &mut sqlx::Transaction<'static, P::Database>,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
         outcome: &Outcome,
     ) -> Result<bool, Error> {
         let context = Context::new(
             &self.core,
-            ask.key.subject(),
+            params.key.subject(),
             "complete",
             P::Database::DRIVER,
         )?;
         self.bounds().check("the outcome", outcome.bytes().len())?;
-        let kept = tx.tx_keep(ask, outcome).await;
+        let kept = tx.tx_keep(params, outcome).await;
         match context.told(kept)? {
-            Finished::Ended => Ok(true),
-            Finished::Superseded | Finished::Locked => Ok(false),
+            FinishOutcome::Ended => Ok(true),
+            FinishOutcome::Superseded | FinishOutcome::Locked => Ok(false),
         }
     }
 }

@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
-use super::steps::{Repeat, Running};
+use super::steps::{Repeat, RunningStep};
 use crate::model::{Error, Outcome, RecordError, check_step};
 use crate::runtime::batch::head::Progress;
 use crate::runtime::requests::step::{BeginStep, FinishStep, undo_step};
-use crate::store::verbs::record::Finished;
-use crate::store::verbs::step::{StepAsk, StepBegun, StepKind};
+use crate::store::verbs::record::FinishOutcome;
+use crate::store::verbs::step::{StepBegun, StepKind, StepParams};
 
 /// The failure of a step that must not be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl<E> From<E> for StepFailed<E> {
 
 /// The action for a step: run it, or return its result.
 pub(super) enum StepToDo {
-    Fresh(StepAsk),
+    Fresh(StepParams),
     Done(Outcome),
 }
 
@@ -148,8 +148,8 @@ impl IdempotencyGuard {
         let outcome = Outcome::json(result)?;
         let size = outcome.bytes().len();
         self.bounds.check("the result of the step", size)?;
-        if let Some(ask) = self.ask_of_open(&running) {
-            self.settle(ask, Some(outcome)).await?;
+        if let Some(params) = self.ask_of_open(&running) {
+            self.settle(params, Some(outcome)).await?;
             self.set_open(None);
         }
         Ok(())
@@ -172,23 +172,23 @@ impl IdempotencyGuard {
         self.not_done(&running).await
     }
 
-    pub(super) async fn not_done(&self, running: &Running<'_>) -> Result<(), Error> {
+    pub(super) async fn not_done(&self, running: &RunningStep<'_>) -> Result<(), Error> {
         if running.has_result() {
             return Err(Error::Record(RecordError::NotDecided {
                 record: self.record().clone(),
                 reason: "the step returned a result in this attempt, which is not in the database: call the step again, or report its result with `step_happened`",
             }));
         }
-        if let Some(ask) = self.ask_of_open(running) {
+        if let Some(params) = self.ask_of_open(running) {
             self.set_open(None);
-            self.settle(ask, None).await?;
+            self.settle(params, None).await?;
         }
         Ok(())
     }
 
     /// Records the result of the open step, if this attempt knows it and could not record it before.
     pub(super) async fn keep_known(&self) -> Result<Option<Outcome>, Error> {
-        let (ask, outcome) = {
+        let (params, outcome) = {
             let state = self.steps.state();
             let (Some((step, number)), Some(outcome)) = (&state.open, &state.unkept) else {
                 return Ok(None);
@@ -198,7 +198,7 @@ impl IdempotencyGuard {
                 outcome.clone(),
             )
         };
-        self.settle(ask, Some(outcome.clone())).await?;
+        self.settle(params, Some(outcome.clone())).await?;
         self.set_open(None);
         Ok(Some(outcome))
     }
@@ -224,8 +224,8 @@ impl IdempotencyGuard {
     {
         let running = self.enter(step)?;
         let of = || format!("the step {step} of {}", self.record());
-        let ask = match self.begin_step(&running, repeat).await? {
-            StepToDo::Fresh(ask) => ask,
+        let params = match self.begin_step(&running, repeat).await? {
+            StepToDo::Fresh(params) => params,
             StepToDo::Done(outcome) => return Ok(outcome.parse_json_of(of())?),
         };
         let result = match work.await {
@@ -235,7 +235,7 @@ impl IdempotencyGuard {
                 if repeat == Repeat::Never {
                     // If this statement fails, the next step or the end of the attempt reports it.
                     self.set_open(None);
-                    self.settle(ask, None).await?;
+                    self.settle(params, None).await?;
                 }
                 return Err(error);
             }
@@ -249,7 +249,7 @@ impl IdempotencyGuard {
         if repeat == Repeat::Never {
             self.steps.state().unkept = Some(outcome.clone());
         }
-        self.settle(ask, Some(outcome)).await?;
+        self.settle(params, Some(outcome)).await?;
         if repeat == Repeat::Never {
             self.set_open(None);
         }
@@ -257,12 +257,12 @@ impl IdempotencyGuard {
     }
 
     /// Enters a step of the caller.
-    fn enter(&self, step: &str) -> Result<Running<'_>, Error> {
+    fn enter(&self, step: &str) -> Result<RunningStep<'_>, Error> {
         check_step(step)?;
         self.enter_any(step)
     }
 
-    pub(super) fn enter_any(&self, step: &str) -> Result<Running<'_>, Error> {
+    pub(super) fn enter_any(&self, step: &str) -> Result<RunningStep<'_>, Error> {
         self.steps.enter(step).map_err(|running| {
             Error::Record(RecordError::StepRunning {
                 record: self.record().clone(),
@@ -273,7 +273,7 @@ impl IdempotencyGuard {
 
     pub(super) async fn begin_step(
         &self,
-        running: &Running<'_>,
+        running: &RunningStep<'_>,
         repeat: Repeat,
     ) -> Result<StepToDo, Error> {
         self.check_running("begin a step of")?;
@@ -294,9 +294,9 @@ impl IdempotencyGuard {
                 number: running.next(),
             },
         };
-        let ask = self.ask_step(&running.step, kind);
+        let params = self.ask_step(&running.step, kind);
         let core = &self.core;
-        let begin = |reply| BeginStep::task(&core.lanes, ask.clone(), reply);
+        let begin = |reply| BeginStep::task(&core.lanes, params.clone(), reply);
         let begun = match core.lanes.answer(begin).await {
             Ok((begun, undo)) => {
                 undo.disarm();
@@ -305,7 +305,7 @@ impl IdempotencyGuard {
             Err(error) => {
                 // The step may have begun in the database, but the work has not run.
                 if repeat == Repeat::Never {
-                    undo_step(&core.lanes, ask);
+                    undo_step(&core.lanes, params);
                 }
                 return Err(error);
             }
@@ -322,7 +322,7 @@ impl IdempotencyGuard {
         if let StepKind::Once { number } = kind {
             self.set_open(Some((Arc::clone(&running.step), number)));
         }
-        Ok(StepToDo::Fresh(ask))
+        Ok(StepToDo::Fresh(params))
     }
 
     /// Sets or clears the open step and its number.
@@ -336,13 +336,13 @@ impl IdempotencyGuard {
     }
 
     /// The ask that closes the entered step, if it is open.
-    fn ask_of_open(&self, running: &Running<'_>) -> Option<StepAsk> {
+    fn ask_of_open(&self, running: &RunningStep<'_>) -> Option<StepParams> {
         let (begun, number) = running.open()?;
         (begun == running.step).then(|| self.ask_step(&begun, StepKind::Once { number }))
     }
 
-    fn ask_step(&self, step: &Arc<str>, kind: StepKind) -> StepAsk {
-        StepAsk {
+    fn ask_step(&self, step: &Arc<str>, kind: StepKind) -> StepParams {
+        StepParams {
             key: self.record().clone(),
             attempt_id: self.inner.attempt_id(),
             attempt: self.attempt(),
@@ -351,13 +351,15 @@ impl IdempotencyGuard {
         }
     }
 
-    async fn settle(&self, ask: StepAsk, outcome: Option<Outcome>) -> Result<(), Error> {
+    async fn settle(&self, params: StepParams, outcome: Option<Outcome>) -> Result<(), Error> {
         let core = &self.core;
         let progress = Progress::within(core.settings.operation_timeout);
-        let keep = |reply| FinishStep::task(ask, outcome, Some(reply), progress);
+        let keep = |reply| FinishStep::task(params, outcome, Some(reply), progress);
         match core.lanes.answer(keep).await? {
-            Finished::Ended => Ok(()),
-            Finished::Superseded | Finished::Locked => Err(self.superseded("keep a step of")),
+            FinishOutcome::Ended => Ok(()),
+            FinishOutcome::Superseded | FinishOutcome::Locked => {
+                Err(self.superseded("keep a step of"))
+            }
         }
     }
 

@@ -6,10 +6,10 @@ use crate::model::Outcome;
 
 /// The steps of an attempt: one at a time.
 #[derive(Debug, Default)]
-pub(super) struct Steps(Mutex<State>);
+pub(super) struct Steps(Mutex<StepsState>);
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct StepsState {
     pub(super) running: Option<Arc<str>>,
     /// The number of steps that must not be repeated, and have begun.
     pub(super) begun: i32,
@@ -32,28 +32,28 @@ pub(super) enum Repeat {
 
 /// The running step. Dropping it lets another step begin.
 #[derive(Debug)]
-pub(super) struct Running<'a> {
+pub(super) struct RunningStep<'a> {
     steps: &'a Steps,
     pub(super) step: Arc<str>,
 }
 
 impl Steps {
-    pub(super) fn enter(&self, step: &str) -> Result<Running<'_>, Arc<str>> {
+    pub(super) fn enter(&self, step: &str) -> Result<RunningStep<'_>, Arc<str>> {
         let mut state = self.state();
         if let Some(running) = &state.running {
             return Err(Arc::clone(running));
         }
         let step: Arc<str> = step.into();
         state.running = Some(Arc::clone(&step));
-        Ok(Running { steps: self, step })
+        Ok(RunningStep { steps: self, step })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, StepsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Running<'_> {
+impl RunningStep<'_> {
     pub(super) fn open(&self) -> Option<(Arc<str>, i32)> {
         self.steps.state().open.clone()
     }
@@ -73,7 +73,7 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningStep<'_> {
     fn drop(&mut self) {
         self.steps.state().running = None;
     }

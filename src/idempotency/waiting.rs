@@ -10,7 +10,7 @@ use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
-use crate::runtime::wait::single_flight::{KeyTurn, OtherTurn};
+use crate::runtime::wait::single_flight::{Flight, OtherFlight};
 
 /// How long the waiters for an attempt in this client trust that its end is told. Its lease may be lost meanwhile.
 const LOOK_ANYWAY: Duration = Duration::from_secs(1);
@@ -21,15 +21,15 @@ const SILENT: Duration = Duration::from_secs(2);
 /// The limit of tries, without a wait, for a key that changes between every look and its claim.
 pub(super) const MAX_MISSES: u32 = 100;
 
-pub(super) struct Waiting {
+pub(super) struct KeyWait {
     until: Moment,
     pauses: backon::ExponentialBackoff,
     /// This caller looks for the others.
-    poller: Option<KeyTurn>,
+    poller: Option<Flight>,
     misses: u32,
 }
 
-impl Waiting {
+impl KeyWait {
     pub(super) fn new(wait: Duration) -> Self {
         Self {
             until: Moment::now() + wait,
@@ -62,11 +62,11 @@ impl Waiting {
     }
 
     /// Pauses until this caller should look again at an attempt of another client that has `remaining` left.
-    pub(super) async fn polls(&mut self, remaining: Duration) -> Waited {
+    pub(super) async fn polls(&mut self, remaining: Duration) -> WaitOutcome {
         if self.again(Some(remaining)).await {
-            Waited::LookAgain
+            WaitOutcome::LookAgain
         } else {
-            Waited::TooLong
+            WaitOutcome::TooLong
         }
     }
 
@@ -77,36 +77,36 @@ impl Waiting {
         &mut self,
         core: &Core,
         (key, request): (&RecordKey, &Fingerprint),
-        turn: Option<OtherTurn>,
+        flight: Option<OtherFlight>,
         limit: Duration,
-    ) -> Waited {
+    ) -> WaitOutcome {
         if self.is_over() {
-            return Waited::TooLong;
+            return WaitOutcome::TooLong;
         }
         let last = (Moment::now() + limit).min(self.until);
-        let has_turn = turn.is_some();
-        let over = async |turn: Option<OtherTurn>| match turn {
-            Some(turn) => turn.ended(request).await,
+        let has_flight = flight.is_some();
+        let over = async |flight: Option<OtherFlight>| match flight {
+            Some(flight) => flight.ended(request).await,
             None => pending().await,
         };
-        let mut ended = pin!(over(turn));
+        let mut ended = pin!(over(flight));
         loop {
             let poller = self.poller_for(core, (key, request));
             let pause = if poller.is_some() {
                 SILENT
-            } else if has_turn {
+            } else if has_flight {
                 LOOK_ANYWAY
             } else {
                 self.pauses.next().unwrap_or_default()
             };
             select! {
                 biased;
-                end = &mut ended => return end.map_or(Waited::LookAgain, Waited::Kept),
-                _ = over(poller) => return Waited::LookAgain,
+                end = &mut ended => return end.map_or(WaitOutcome::LookAgain, WaitOutcome::Kept),
+                _ = over(poller) => return WaitOutcome::LookAgain,
                 () = sleep_until((Moment::now() + pause).min(last)) => {}
             }
             if self.poller.is_some() || last.has_passed() {
-                return Waited::LookAgain;
+                return WaitOutcome::LookAgain;
             }
         }
     }
@@ -116,7 +116,7 @@ impl Waiting {
         &mut self,
         core: &Core,
         (key, request): (&RecordKey, &Fingerprint),
-    ) -> Option<OtherTurn> {
+    ) -> Option<OtherFlight> {
         if let Some(mine) = &self.poller {
             mine.note_polled();
             return None;
@@ -137,7 +137,7 @@ impl Waiting {
 }
 
 /// How a wait ended.
-pub(super) enum Waited {
+pub(super) enum WaitOutcome {
     /// The caller waits no longer.
     TooLong,
     /// Look at the record.
@@ -154,7 +154,7 @@ mod tests {
     async fn there_are_pauses_between_two_looks_until_the_time_is_over() {
         let wait = Duration::from_millis(50);
         let began = Moment::now();
-        let mut waiting = Waiting::new(wait);
+        let mut waiting = KeyWait::new(wait);
         let mut looks = 0;
         while waiting.again(None).await {
             looks += 1;

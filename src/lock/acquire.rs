@@ -13,16 +13,16 @@ use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::{backoff, meter};
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::join::Joining;
-use crate::runtime::requests::take::{Acquired, Take};
+use crate::runtime::requests::join::JoinAnswer;
+use crate::runtime::requests::take::{AcquireAnswer, Take};
 use crate::store::verbs::Store;
-use crate::store::verbs::lease::{FOR_EVER, TakeAsk};
+use crate::store::verbs::lease::{FOR_EVER, TakeParams};
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{PassAsk, PassWhy};
+use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::transaction::is_alone_in;
 
 /// The outcome of asking.
-pub(super) enum Asked<T> {
+pub(super) enum Attempt<T> {
     Held(Guard),
     Not(T),
 }
@@ -62,8 +62,8 @@ impl Lock {
             return Ok(TryAcquire::Held(Held::new(guard, &self.core)));
         }
         Ok(match self.ask(name).await? {
-            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
-            Acquired::Busy(busy) => TryAcquire::Busy(busy),
+            AcquireAnswer::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
+            AcquireAnswer::Busy(busy) => TryAcquire::Busy(busy),
         })
     }
 
@@ -193,45 +193,45 @@ impl Lock {
     }
 
     /// Asks once.
-    pub(super) async fn ask(&self, name: &Name) -> Result<Acquired, Error> {
-        // This client may keep it. The release goes before.
+    pub(super) async fn ask(&self, name: &Name) -> Result<AcquireAnswer, Error> {
+        // If this client keeps a lingering lease of the name, its release is sent before this acquire.
         drop(self.core.queue.keepers.recall(name));
         if self.share.is_some() {
             return self.ask_for_permit(name).await;
         }
         let asked = self.as_owner(name, async |give_up| {
             Ok(match self.take(name, give_up).await? {
-                Acquired::Held(guard) => Asked::Held(guard),
-                Acquired::Busy(busy) => Asked::Not(busy),
+                AcquireAnswer::Held(guard) => Attempt::Held(guard),
+                AcquireAnswer::Busy(busy) => Attempt::Not(busy),
             })
         });
         Ok(match asked.await? {
-            Asked::Held(guard) => Acquired::Held(guard),
-            Asked::Not(busy) => Acquired::Busy(busy),
+            Attempt::Held(guard) => AcquireAnswer::Held(guard),
+            Attempt::Not(busy) => AcquireAnswer::Busy(busy),
         })
     }
 
-    /// Asks once for a permit.
-    async fn ask_for_permit(&self, name: &Name) -> Result<Acquired, Error> {
+    /// Asks once for a permit: joins a queue that nobody may wait in.
+    async fn ask_for_permit(&self, name: &Name) -> Result<AcquireAnswer, Error> {
         let give_up = Moment::now() + self.core.settings.operation_timeout;
         let (mut is_passed_on, mut backoff) = (false, backoff::poll());
         loop {
             let place = self.place(name).await?;
             match self.join_at(place, 0, give_up).await? {
                 // The session of the permit has just ended: another one gets it.
-                Joining::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => {}
-                Joining::Held(guard) => return Ok(Acquired::Held(guard)),
+                JoinAnswer::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => {}
+                JoinAnswer::Held(guard) => return Ok(AcquireAnswer::Held(guard)),
                 // Perhaps all waiters are dead. They would be in the way until somebody waits.
-                Joining::Full(busy) if busy.waiters > 0 && !is_passed_on => {
+                JoinAnswer::Full(busy) if busy.waiters > 0 && !is_passed_on => {
                     self.pass_on(name).await?;
                     is_passed_on = true;
                 }
-                Joining::Full(busy) => return Ok(Acquired::Busy(busy)),
+                JoinAnswer::Full(busy) => return Ok(AcquireAnswer::Busy(busy)),
                 // Another verb has the row of the name, for a moment.
-                Joining::Locked | Joining::Queued(_) if !give_up.has_passed() => {
+                JoinAnswer::Locked | JoinAnswer::Queued(_) if !give_up.has_passed() => {
                     sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
                 }
-                Joining::Locked | Joining::Queued(_) => {
+                JoinAnswer::Locked | JoinAnswer::Queued(_) => {
                     return Err(Error::RowLocked {
                         doing: "acquire",
                         name: name.clone(),
@@ -246,9 +246,9 @@ impl Lock {
         let (kind, why) = (self.kind(), PassWhy::Orphaned);
         let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
         let name = name.clone();
-        let ask = PassAsk { name, why };
-        let pass = async move |store: &mut dyn Store| pass_any(store, &ask, kind).await;
-        if let Some(passed) = self.core.lanes.ask(head, pass).await? {
+        let params = PassParams { name, why };
+        let pass = async move |store: &mut dyn Store| pass_any(store, &params, kind).await;
+        if let Some(passed) = self.core.lanes.run(head, pass).await? {
             self.core.queue.all_passed(&passed.next);
         }
         Ok(())
@@ -258,14 +258,14 @@ impl Lock {
     pub(super) async fn as_owner<T>(
         &self,
         name: &Name,
-        ask: impl AsyncFnOnce(Moment) -> Result<Asked<T>, Error>,
-    ) -> Result<Asked<T>, Error> {
+        ask: impl AsyncFnOnce(Moment) -> Result<Attempt<T>, Error>,
+    ) -> Result<Attempt<T>, Error> {
         let give_up = Moment::now() + self.core.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return ask(give_up).await;
         };
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Asked::Held(guard));
+            return Ok(Attempt::Held(guard));
         }
         let _asking = select! {
             biased;
@@ -278,17 +278,17 @@ impl Lock {
         };
         // Another task of this owner may have got the lease meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Asked::Held(guard));
+            return Ok(Attempt::Held(guard));
         }
         let asked = ask(give_up).await?;
-        if let Asked::Held(guard) = &asked {
+        if let Attempt::Held(guard) = &asked {
             owner.granted(guard.grant());
         }
         Ok(asked)
     }
 
     /// Asks for a fresh grant.
-    async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired, Error> {
+    async fn take(&self, name: &Name, give_up: Moment) -> Result<AcquireAnswer, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
         let holder = core.alphabet.legible(holder).await;
@@ -298,7 +298,7 @@ impl Lock {
             } else {
                 None
             };
-            let ask = TakeAsk {
+            let params = TakeParams {
                 name: name.clone(),
                 grant_id: Uuid::new_v4(),
                 ttl: self.lease(),
@@ -306,13 +306,13 @@ impl Lock {
                 session: session.as_ref().map(|session| session.grant.id),
                 barging: self.barging,
             };
-            let grant = (name, ask.grant_id);
-            let wanted = core.wanted(grant, ask.ttl, max_hold, session.as_ref());
-            let reply = |reply| Take::task(ask, wanted, reply, give_up);
+            let grant = (name, params.grant_id);
+            let wanted = core.wanted(grant, params.ttl, max_hold, session.as_ref());
+            let reply = |reply| Take::task(params, wanted, reply, give_up);
             let acquired = core.lanes.answer(reply).await?;
             // The session may have ended meanwhile: then the lock is not held, and another session gets it.
             let ended = session.is_some_and(|session| !session.grant.is_held());
-            if !ended || give_up.has_passed() || matches!(acquired, Acquired::Busy(_)) {
+            if !ended || give_up.has_passed() || matches!(acquired, AcquireAnswer::Busy(_)) {
                 return Ok(acquired);
             }
         }

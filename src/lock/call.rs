@@ -16,7 +16,7 @@ use crate::runtime::held::guard::Guard;
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::verbs::TxStore;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::in_tx::{Told, TxAsk, TxTaken, TxWaited};
+use crate::store::verbs::in_tx::{TxParams, TxReply, TxTaken, TxWaited};
 use crate::transaction::{Context, Transaction};
 
 /// The longest time that a caller's transaction waits for a look from outside.
@@ -28,7 +28,7 @@ pub(super) fn conflict(name: &Name) -> Error {
     }
 }
 
-pub(super) enum Looked {
+pub(super) enum TxLook {
     /// Another holder has a lease.
     Leased(Busy),
     /// No lease was found. `new`: a row may be newer than the transaction's snapshot.
@@ -137,11 +137,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     /// A look makes a missing row. If the transaction made it, every other maker of that row would wait for the
     /// transaction's end. Where a leased row stays locked, and this client has seen a lease of the name, it looks for
     /// leases first. An engine with one writer needs no look: the open transaction is the writer, and sees all rows.
-    pub(super) async fn look_first(&mut self) -> Result<Looked, Error> {
+    pub(super) async fn look_first(&mut self) -> Result<TxLook, Error> {
         let mut new = false;
         let capabilities = self.core.server.capabilities;
         if capabilities.one_writer || self.starved.is_some() {
-            return Ok(Looked::Free { new });
+            return Ok(TxLook::Free { new });
         }
         let blocks = capabilities.leased_rows_stay_locked;
         for name in self.names.clone() {
@@ -165,10 +165,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 Err(error) => return Err(error),
             };
             if let Some(busy) = busy {
-                return Ok(Looked::Leased(busy));
+                return Ok(TxLook::Leased(busy));
             }
         }
-        Ok(Looked::Free { new })
+        Ok(TxLook::Free { new })
     }
 
     /// Fails when a name could not be granted because its row could not be made.
@@ -197,14 +197,14 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     }
 
     pub(super) async fn take(&mut self) -> Result<Taking, Error> {
-        let asks: Vec<TxAsk> = self.names.iter().map(|name| self.ask(name, None)).collect();
-        let mut taken = self.grant(&asks).await?;
+        let all: Vec<TxParams> = self.names.iter().map(|name| self.ask(name, None)).collect();
+        let mut taken = self.grant(&all).await?;
         if matches!(taken, TxTaken::NoRow) && self.can_lock_new_rows() {
             // The cleaner has removed a row that this client knew: make it again.
-            if let Looked::Leased(_) = self.look_first().await? {
+            if let TxLook::Leased(_) = self.look_first().await? {
                 return Ok(Taking::Missed(None));
             }
-            taken = self.grant(&asks).await?;
+            taken = self.grant(&all).await?;
         }
         match taken {
             TxTaken::Granted { fences, .. } => {
@@ -244,8 +244,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.core.server.capabilities.missing_rows_can_be_made && self.starved.is_none()
     }
 
-    pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxAsk {
-        TxAsk {
+    pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxParams {
+        TxParams {
             name: name.clone(),
             version,
             before: self.core.rows.known(name).and_then(|known| known.granted),
@@ -254,9 +254,9 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     }
 
     /// Tries once to get all names granted.
-    pub(super) async fn grant(&mut self, asks: &[TxAsk]) -> Result<TxTaken, Error> {
+    pub(super) async fn grant(&mut self, all: &[TxParams]) -> Result<TxTaken, Error> {
         let taken = loop {
-            let told = self.tx.connection().tx_take(asks).await;
+            let told = self.tx.connection().tx_take(all).await;
             match self.told(told)? {
                 TxTaken::Early(pause) => sleep_until(Moment::now() + pause).await,
                 taken => break taken,
@@ -267,42 +267,45 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 fences,
                 perhaps_again,
             } => {
-                for (ask, &fence) in asks.iter().zip(fences) {
-                    self.core.rows.remember_grant(&ask.name, fence);
-                    let (core, name) = (Arc::downgrade(self.core), ask.name.clone());
+                for (params, &fence) in all.iter().zip(fences) {
+                    self.core.rows.remember_grant(&params.name, fence);
+                    let (core, name) = (Arc::downgrade(self.core), params.name.clone());
                     self.tx.at_end(Box::new(move || {
                         if let Some(core) = core.upgrade() {
                             core.rows.grant_ended(&name, fence);
                         }
                     }));
                 }
-                for ask in asks.iter().filter(|ask| perhaps_again.contains(&ask.name)) {
-                    self.not_again(ask).await?;
+                for params in all
+                    .iter()
+                    .filter(|params| perhaps_again.contains(&params.name))
+                {
+                    self.not_again(params).await?;
                 }
             }
-            TxTaken::Blocking => asks
+            TxTaken::Blocking => all
                 .iter()
-                .for_each(|ask| self.core.rows.saw_lease(&ask.name)),
-            TxTaken::NoRow => asks
+                .for_each(|params| self.core.rows.saw_lease(&params.name)),
+            TxTaken::NoRow => all
                 .iter()
-                .for_each(|ask| self.core.rows.drop_known(&ask.name)),
+                .for_each(|params| self.core.rows.drop_known(&params.name)),
             TxTaken::Again | TxTaken::Missed(_) | TxTaken::Early(_) | TxTaken::Quarantined(_) => {}
         }
         Ok(taken)
     }
 
     /// Fails if this transaction already holds the name: other sessions do not see that grant, which is not committed.
-    async fn not_again(&self, ask: &TxAsk) -> Result<(), Error> {
-        let Some(before) = ask.before else {
+    async fn not_again(&self, params: &TxParams) -> Result<(), Error> {
+        let Some(before) = params.before else {
             return Ok(());
         };
         match self
-            .outside(self.core.rows.committed_fence(&ask.name))
+            .outside(self.core.rows.committed_fence(&params.name))
             .await
         {
             Ok(committed) if committed.is_none_or(|fence| fence < before) => {
                 Err(Error::Transaction(TransactionError::AlreadyLocked {
-                    name: ask.name.clone(),
+                    name: params.name.clone(),
                 }))
             }
             // If the look fails, assume that the grant is committed: locking a name twice does no harm.
@@ -365,7 +368,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         Busy::in_quarantine(self.first().clone(), left)
     }
 
-    pub(super) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {
+    pub(super) fn told<F>(&self, told: Result<TxReply<F>, Fault>) -> Result<F, Error> {
         self.context.told(told)
     }
 

@@ -10,11 +10,11 @@ use super::Lock;
 use super::patience::{Patience, until};
 use crate::model::{Error, Kind, Name, Subject};
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::take::Acquired;
+use crate::runtime::requests::take::AcquireAnswer;
 use crate::runtime::wait::cohort::delegate::{Delegation, LINGERING};
-use crate::runtime::wait::cohort::{Arrived, Cohort, Key, Told, Waiting};
+use crate::runtime::wait::cohort::{Arrival, Cohort, CohortWaiter, Key, WaitEnd};
 use crate::store::verbs::Store;
-use crate::store::verbs::queue::{ConfirmAsk, Confirmed, Reserved};
+use crate::store::verbs::queue::{ConfirmOutcome, ConfirmParams, FenceBlock};
 
 impl Lock {
     /// Waits for the lease: in its cohort, if it may have one. Asks at least once, however short the wait.
@@ -25,20 +25,20 @@ impl Lock {
         };
         let delegate = |delegation| self.delegate(name, delegation);
         let waiting = match cohort.arrive(delegate) {
-            Arrived::Held(guard) => return Ok(guard),
-            Arrived::Asks(mut asking) => {
+            Arrival::Held(guard) => return Ok(guard),
+            Arrival::Asks(mut asking) => {
                 match self.ask(name).await {
-                    Ok(Acquired::Held(guard)) => {
+                    Ok(AcquireAnswer::Held(guard)) => {
                         let reserved = self.reserve(&guard).await;
                         match asking.granted(guard, reserved) {
                             Ok(guard) => return Ok(guard),
                             Err(lost) => asking = lost,
                         }
                     }
-                    Ok(Acquired::Busy(busy)) if patience.is_over() => {
+                    Ok(AcquireAnswer::Busy(busy)) if patience.is_over() => {
                         return Err(patience.timed_out(busy));
                     }
-                    Ok(Acquired::Busy(_)) => {}
+                    Ok(AcquireAnswer::Busy(_)) => {}
                     Err(error) if !error.is_transient() || patience.is_over() => return Err(error),
                     Err(error) => cohort.set_trouble(Some(&error)),
                 }
@@ -47,9 +47,9 @@ impl Lock {
                     Err(waiting) => waiting,
                 }
             }
-            Arrived::Waits(waiting) => waiting,
-            Arrived::IsAlone => return self.wait_in_queue(name, patience).await,
-            Arrived::Full(waiting) => {
+            Arrival::Waits(waiting) => waiting,
+            Arrival::IsAlone => return self.wait_in_queue(name, patience).await,
+            Arrival::Full(waiting) => {
                 let mut busy = self.core.rows.busy_now(name, Kind::Lock).await;
                 busy.waiters = busy.waiters.max(u32::try_from(waiting).unwrap_or(u32::MAX));
                 let busy = Box::new(busy);
@@ -63,7 +63,7 @@ impl Lock {
         &self,
         name: &Name,
         cohort: &Cohort,
-        (mut waiting, patience): (Waiting, Patience),
+        (mut waiting, patience): (CohortWaiter, Patience),
     ) -> Result<Guard, Error> {
         let core = &self.core;
         loop {
@@ -78,9 +78,9 @@ impl Lock {
             select! {
                 biased;
                 told = waiting.told() => match told {
-                    Told::Held(guard) => return Ok(guard),
-                    Told::Failed(Error::ShutDown { .. }) | Told::Again => break,
-                    Told::Failed(error) => return Err(error),
+                    WaitEnd::Held(guard) => return Ok(guard),
+                    WaitEnd::Failed(Error::ShutDown { .. }) | WaitEnd::Again => break,
+                    WaitEnd::Failed(error) => return Err(error),
                 },
                 () = closing => {}
                 () = until(patience.limit) => {
@@ -121,16 +121,16 @@ impl Lock {
     }
 
     /// Reserves fences for the tasks that take a lease while it lingers. Without them, it does not linger.
-    async fn reserve(&self, guard: &Guard) -> Reserved {
+    async fn reserve(&self, guard: &Guard) -> FenceBlock {
         let grant = guard.grant();
         if self.linger.is_none() {
-            return Reserved::default();
+            return FenceBlock::default();
         }
         let reserved = async {
             let session = self.core.session().await?;
             self.core.queue.linger(Arc::clone(&session));
             let session = session.grant.id;
-            let ask = ConfirmAsk {
+            let params = ConfirmParams {
                 name: grant.name.clone(),
                 grant_id: grant.id,
                 ttl: self.lease(),
@@ -142,18 +142,18 @@ impl Lock {
                 .core
                 .lanes
                 .wish(Subject::Lock(grant.name.clone()), "reserve fences");
-            let confirm = async move |store: &mut dyn Store| store.queue_confirm(&ask).await;
-            self.core.lanes.ask(head, confirm).await
+            let confirm = async move |store: &mut dyn Store| store.queue_confirm(&params).await;
+            self.core.lanes.run(head, confirm).await
         };
         match reserved.await {
-            Ok(Some(Confirmed::Held { fence, reserved })) => {
+            Ok(Some(ConfirmOutcome::Held { fence, reserved })) => {
                 grant.set_fence(fence);
                 reserved
             }
-            Ok(_) => Reserved::default(),
+            Ok(_) => FenceBlock::default(),
             Err(error) => {
                 tracing::debug!(name = %grant.name, %error, "the lease cannot linger");
-                Reserved::default()
+                FenceBlock::default()
             }
         }
     }
@@ -189,8 +189,8 @@ mod tests {
 
     async fn guard_of(lock: &Lock, name: &Name) -> Guard {
         match lock.ask(name).await.unwrap() {
-            Acquired::Held(guard) => guard,
-            Acquired::Busy(busy) => panic!("{busy:?}"),
+            AcquireAnswer::Held(guard) => guard,
+            AcquireAnswer::Busy(busy) => panic!("{busy:?}"),
         }
     }
 
@@ -203,15 +203,15 @@ mod tests {
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
         let delegate = |delegation| lock.delegate(&name, delegation);
-        let Arrived::Asks(asking) = cohort.arrive(delegate) else {
+        let Arrival::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
         let guard = guard_of(&lock, &name).await;
         guard.grant().lose(Loss::Expired);
-        let asking = asking.granted(guard, Reserved::default()).unwrap_err();
+        let asking = asking.granted(guard, FenceBlock::default()).unwrap_err();
         let told = asking.waits(delegate).unwrap_err().told().await;
         assert!(
-            matches!(&told, Told::Held(guard) if guard.is_held()),
+            matches!(&told, WaitEnd::Held(guard) if guard.is_held()),
             "{told:?}"
         );
     }
@@ -242,7 +242,7 @@ mod tests {
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
         let delegate = |delegation| lock.delegate(&name, delegation);
-        let Arrived::Asks(asking) = cohort.arrive(delegate) else {
+        let Arrival::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
         // Another one has the lease since, and leaves it. (Its delegate may still be there when it is released: then
@@ -301,7 +301,7 @@ mod tests {
         let cohort = lock.cohort(&name).unwrap();
         // A task that asks, and is not polled again.
         let asking = cohort.arrive(|delegation| lock.delegate(&name, delegation));
-        assert!(matches!(asking, Arrived::Asks(_)), "{asking:?}");
+        assert!(matches!(asking, Arrival::Asks(_)), "{asking:?}");
         for _ in 0..3 {
             let held = lock.acquire().await.unwrap();
             assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);

@@ -173,8 +173,8 @@ impl Version {
         if self.holder.is_some() {
             return Ok(Advance::Conflict);
         }
-        let ask = here.ask(&self.name, Some(self.fence));
-        match here.grant(&[ask]).await? {
+        let params = here.ask(&self.name, Some(self.fence));
+        match here.grant(&[params]).await? {
             TxTaken::Granted { fences, .. } => Ok(Advance::Granted {
                 fence: fences.first().copied().unwrap_or_default(),
             }),

@@ -48,12 +48,12 @@ use crate::runtime::held::guard::Guard;
 #[derive(Debug, Clone)]
 pub struct Owner {
     core: Weak<Core>,
-    grants: Arc<Grants>,
+    grants: Arc<OwnedGrants>,
     name: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
-struct Grants {
+struct OwnedGrants {
     known: Mutex<HashMap<Name, Weak<Grant>>>,
     /// A task locks the mutex of a name while it asks for a fresh grant of that name.
     asking: Mutex<HashMap<Name, Weak<tokio::sync::Mutex<()>>>>,

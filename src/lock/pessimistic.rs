@@ -34,7 +34,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::call::{InTransaction, Looked, Taking, conflict};
+use crate::lock::call::{InTransaction, Taking, TxLook, conflict};
 use crate::lock::locked::{Locked, TryLock};
 use crate::lock::optimistic::{Advance, Version};
 use crate::model::bounds::check_wait;
@@ -245,8 +245,8 @@ impl<T: Transaction> LockInTx<'_, T> {
         self.core.lanes.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
         let new = match attempt.look_first().await? {
-            Looked::Leased(busy) => return Ok(TryLock::Busy(busy)),
-            Looked::Free { new } => new,
+            TxLook::Leased(busy) => return Ok(TryLock::Busy(busy)),
+            TxLook::Free { new } => new,
         };
         match attempt.take().await? {
             Taking::Locked(locked) => return Ok(TryLock::Locked(locked)),
@@ -311,8 +311,8 @@ impl<T: Transaction> LockInTx<'_, T> {
         let mut may_block = false;
         loop {
             let busy = match attempt.look_first().await? {
-                Looked::Leased(busy) => busy,
-                Looked::Free { .. } => match attempt.take().await? {
+                TxLook::Leased(busy) => busy,
+                TxLook::Free { .. } => match attempt.take().await? {
                     Taking::Locked(locked) => return Ok(locked),
                     Taking::Missed(Some(busy)) => return Err(conflict(&busy.name)),
                     Taking::Quarantined(left) => return Err(timed_out(attempt.quarantined(left))),

@@ -38,7 +38,7 @@ use crate::model::{Error, Loss, Moment, Subject};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::store::verbs::Store;
-use crate::store::verbs::in_tx::{PinAsk, PinBy, Pinned};
+use crate::store::verbs::in_tx::{PinBy, PinOutcome, PinParams};
 use crate::store::verbs::row::LockRow;
 use crate::transaction::Transaction;
 
@@ -116,7 +116,7 @@ impl Held {
         let (core, grant) = (&self.core, self.guard.grant());
         let name = &grant.name;
         let mut here = InTransaction::new(core, tx, vec![name.clone()], "pin").await?;
-        let ask = PinAsk {
+        let params = PinParams {
             name: name.clone(),
             grant_id: grant.id,
             by: if core.server.multi_writer {
@@ -141,9 +141,9 @@ impl Held {
                 let name = grant.shown.clone();
                 return Err(Error::Lost { name, loss });
             }
-            let told = here.connection().tx_pin(&ask).await;
+            let told = here.connection().tx_pin(&params).await;
             let missed = match here.told(told)? {
-                Pinned::Live => {
+                PinOutcome::Live => {
                     grant.pinned();
                     return Ok(());
                 }
@@ -160,16 +160,16 @@ impl Held {
                 .look_beside(Subject::Lock(name.clone()), "inspect");
             let inspected = name.clone();
             let look = async move |store: &mut dyn Store| store.lock_inspect(&inspected).await;
-            let row = here.outside(core.lanes.ask_aside(head, look)).await?;
+            let row = here.outside(core.lanes.run_aside(head, look)).await?;
             let holder = row.map(LockRow::info).transpose()?;
             if holder.is_none_or(|holder| holder.grant_id != grant.id) {
-                let expired = missed == Pinned::Expired;
+                let expired = missed == PinOutcome::Expired;
                 grant.lose(if expired {
                     Loss::Expired
                 } else {
                     Loss::TakenOver
                 });
-            } else if missed == Pinned::Invisible {
+            } else if missed == PinOutcome::Invisible {
                 return Err(here.invisible());
             } else {
                 let pause = backoff.next().unwrap_or_default();
@@ -181,10 +181,10 @@ impl Held {
 
 /// The loss that a failed pin proves. Where several servers take writes it proves none: this server may not know yet
 /// of a grant or renewal on another server.
-fn loss_for_sure(missed: Pinned, multi_writer: bool) -> Option<Loss> {
+fn loss_for_sure(missed: PinOutcome, multi_writer: bool) -> Option<Loss> {
     match missed {
-        Pinned::Expired if !multi_writer => Some(Loss::Expired),
-        Pinned::Gone if !multi_writer => Some(Loss::TakenOver),
+        PinOutcome::Expired if !multi_writer => Some(Loss::Expired),
+        PinOutcome::Gone if !multi_writer => Some(Loss::TakenOver),
         _ => None,
     }
 }
@@ -196,10 +196,10 @@ mod tests {
     #[test]
     fn one_server_knows_that_a_lease_is_lost_and_one_of_several_does_not() {
         for (missed, loss) in [
-            (Pinned::Expired, Some(Loss::Expired)),
-            (Pinned::Gone, Some(Loss::TakenOver)),
-            (Pinned::Missed, None),
-            (Pinned::Invisible, None),
+            (PinOutcome::Expired, Some(Loss::Expired)),
+            (PinOutcome::Gone, Some(Loss::TakenOver)),
+            (PinOutcome::Missed, None),
+            (PinOutcome::Invisible, None),
         ] {
             assert_eq!(loss_for_sure(missed, false), loss);
             assert_eq!(loss_for_sure(missed, true), None);

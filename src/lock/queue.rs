@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::select;
 
-use super::acquire::Asked;
+use super::acquire::Attempt;
 use super::patience::{Patience, until};
 use super::{Lock, Owner};
 use crate::model::{Error, Kind, Moment, Name, Subject};
@@ -14,18 +14,18 @@ use crate::runtime::base::meter::InQueue;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::wait_log::WaitLog;
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::accept::{Accept, Accepted};
-use crate::runtime::requests::join::{Join, Joining};
-use crate::runtime::requests::take::Acquired;
-use crate::runtime::requests::wanted::Wanted;
-use crate::runtime::wait::queue::seat::Turn;
-use crate::runtime::wait::queue_place::Place;
+use crate::runtime::requests::accept::{Accept, AcceptAnswer};
+use crate::runtime::requests::join::{Join, JoinAnswer};
+use crate::runtime::requests::pending_grant::PendingGrant;
+use crate::runtime::requests::take::AcquireAnswer;
+use crate::runtime::wait::queue::seat::SeatEnd;
+use crate::runtime::wait::queue_place::QueuePlace;
 use crate::store::verbs::Store;
-use crate::store::verbs::deadlock::TellAsk;
-use crate::store::verbs::queue::JoinAsk;
+use crate::store::verbs::deadlock::TellParams;
+use crate::store::verbs::queue::JoinParams;
 
 /// How an attempt to wait in the queue ended.
-enum Waited {
+enum QueueWait {
     Held(Guard),
     /// The limit is reached.
     TooLong,
@@ -61,25 +61,25 @@ impl Lock {
             let waited = async {
                 if is_asking {
                     match self.ask(name).await? {
-                        Acquired::Held(guard) => return Ok(Waited::Held(guard)),
-                        Acquired::Busy(busy) if patience.is_over() => {
+                        AcquireAnswer::Held(guard) => return Ok(QueueWait::Held(guard)),
+                        AcquireAnswer::Busy(busy) if patience.is_over() => {
                             return Err(patience.timed_out(busy));
                         }
-                        Acquired::Busy(_) => {}
+                        AcquireAnswer::Busy(_) => {}
                     }
                 }
                 self.join(name, patience.limit, &mut log).await
             };
             match waited.await {
-                Ok(Waited::Held(guard)) => return Ok(guard),
-                Ok(Waited::TooLong) => break,
-                Ok(Waited::Gone | Waited::Locked) if patience.is_over() => break,
-                Ok(Waited::Gone) => {
+                Ok(QueueWait::Held(guard)) => return Ok(guard),
+                Ok(QueueWait::TooLong) => break,
+                Ok(QueueWait::Gone | QueueWait::Locked) if patience.is_over() => break,
+                Ok(QueueWait::Gone) => {
                     is_asking = false;
                     backoff = backoff::poll();
                     continue;
                 }
-                Ok(Waited::Locked) => is_asking = false,
+                Ok(QueueWait::Locked) => is_asking = false,
                 Err(error @ (Error::WaitTimeout { .. } | Error::QueueFull { .. })) => {
                     return Err(error);
                 }
@@ -100,19 +100,19 @@ impl Lock {
         name: &Name,
         limit: Option<Moment>,
         log: &mut WaitLog,
-    ) -> Result<Waited, Error> {
+    ) -> Result<QueueWait, Error> {
         let place = self.place(name).await?;
         let joined = self.as_owner(name, async |give_up| {
             Ok(
                 match self.join_at(place, self.queue_limit, give_up).await? {
-                    Joining::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
-                    Joining::Queued(place) => Asked::Not(Some(place)),
-                    Joining::Full(busy) => {
+                    JoinAnswer::Held(guard) if self.is_good(&guard) => Attempt::Held(guard),
+                    JoinAnswer::Queued(place) => Attempt::Not(Some(place)),
+                    JoinAnswer::Full(busy) => {
                         let busy = Box::new(busy);
                         return Err(Error::QueueFull { busy });
                     }
                     // Or the session of the lock has just ended.
-                    Joining::Locked | Joining::Held(_) => Asked::Not(None),
+                    JoinAnswer::Locked | JoinAnswer::Held(_) => Attempt::Not(None),
                 },
             )
         });
@@ -120,8 +120,8 @@ impl Lock {
         self.set_trouble(None);
         log.over(&format_args!("{name:?}"));
         match joined {
-            Asked::Held(guard) => Ok(Waited::Held(guard)),
-            Asked::Not(Some(place)) => {
+            Attempt::Held(guard) => Ok(QueueWait::Held(guard)),
+            Attempt::Not(Some(place)) => {
                 if let Some(delegation) = self.delegation.as_ref().filter(|_| place.late == 0) {
                     delegation.sits(place.seat());
                 }
@@ -136,20 +136,20 @@ impl Lock {
                 }
                 standing.await
             }
-            Asked::Not(None) => Ok(Waited::Locked),
+            Attempt::Not(None) => Ok(QueueWait::Locked),
         }
     }
 
     /// Tells what the owner holds, if it has a name: then a deadlock is found.
-    fn tell_owner(&self, place: &Place) -> Option<impl Future<Output = ()> + use<>> {
+    fn tell_owner(&self, place: &QueuePlace) -> Option<impl Future<Output = ()> + use<>> {
         let (owner, held) = self.owner.as_ref().and_then(Owner::holds)?;
-        let waiter = place.look_ask()?;
+        let waiter = place.look_params()?;
         let name = waiter.name.clone();
         let owner: Arc<str> = owner.into();
         place.may_deadlock();
         let core = Arc::clone(&self.core);
         Some(async move {
-            let ask = TellAsk {
+            let params = TellParams {
                 waiter,
                 owner: core.alphabet.legible(&owner).await.to_string(),
                 held,
@@ -157,16 +157,16 @@ impl Lock {
             let head = core
                 .lanes
                 .wish(Subject::Lock(name.clone()), "search deadlocks");
-            let tell = async move |store: &mut dyn Store| store.deadlock_tell(&ask).await;
-            if let Err(error) = core.lanes.ask(head, tell).await {
+            let tell = async move |store: &mut dyn Store| store.deadlock_tell(&params).await;
+            if let Err(error) = core.lanes.run(head, tell).await {
                 tracing::warn!(%name, %error, "deadlocks of this wait are not found");
             }
         })
     }
 
-    pub(super) async fn place(&self, name: &Name) -> Result<Place, Error> {
+    pub(super) async fn place(&self, name: &Name) -> Result<QueuePlace, Error> {
         let session = self.core.session().await?;
-        Ok(Place::new(
+        Ok(QueuePlace::new(
             (&self.core.queue, &self.core.holdings.on_end),
             name,
             self.kind(),
@@ -177,13 +177,13 @@ impl Lock {
 
     pub(super) async fn join_at(
         &self,
-        place: Place,
+        place: QueuePlace,
         most: u32,
         give_up: Moment,
-    ) -> Result<Joining, Error> {
+    ) -> Result<JoinAnswer, Error> {
         let holder = self.holder.as_ref().unwrap_or(&self.core.settings.holder);
         let holder = self.core.alphabet.legible(holder).await;
-        let ask = JoinAsk {
+        let params = JoinParams {
             name: place.ticket().name.clone(),
             grant_id: place.ticket().grant_id,
             session: place.session().grant.id,
@@ -193,7 +193,7 @@ impl Lock {
             most,
         };
         let wanted = self.wanted(&place);
-        let join = |reply| Join::task((ask, self.share), wanted, place, reply, give_up);
+        let join = |reply| Join::task((params, self.share), wanted, place, reply, give_up);
         self.core.lanes.answer(join).await
     }
 
@@ -203,7 +203,11 @@ impl Lock {
     }
 
     /// Waits for the turn of the place, and confirms the grant then. Dropping the future leaves the queue.
-    async fn stand(&self, mut place: Place, limit: Option<Moment>) -> Result<Waited, Error> {
+    async fn stand(
+        &self,
+        mut place: QueuePlace,
+        limit: Option<Moment>,
+    ) -> Result<QueueWait, Error> {
         let core = &self.core;
         let _in_queue = InQueue::new();
         loop {
@@ -214,18 +218,18 @@ impl Lock {
             select! {
                 biased;
                 turn = place.turn() => match turn {
-                    Turn::Granted => break,
-                    Turn::Gone => return Ok(Waited::Gone),
-                    Turn::Deadlock(cycle) => {
+                    SeatEnd::Granted => break,
+                    SeatEnd::Gone => return Ok(QueueWait::Gone),
+                    SeatEnd::Deadlock(cycle) => {
                         let name = place.ticket().name.clone();
                         return Err(Error::Deadlock { name, cycle });
                     }
-                    Turn::Refused(fault) => {
+                    SeatEnd::Refused(fault) => {
                         return Err(fault.into_error("wait for a turn", &core.server.target));
                     }
                 },
                 () = closing => {}
-                () = until(limit) => return Ok(Waited::TooLong),
+                () = until(limit) => return Ok(QueueWait::TooLong),
             }
         }
         let mut backoff = backoff::poll();
@@ -238,19 +242,19 @@ impl Lock {
                 let lingers = delegation.is_some_and(|delegation| delegation.lingers());
                 let accept = |reply| Accept::task((wanted, fences, lingers), place, reply, give_up);
                 Ok(match core.lanes.answer(accept).await? {
-                    Accepted::Held(guard) if self.is_good(&guard) => Asked::Held(guard),
-                    Accepted::Held(_) | Accepted::Gone => Asked::Not(None),
-                    Accepted::Locked(place) => Asked::Not(Some(place)),
+                    AcceptAnswer::Held(guard) if self.is_good(&guard) => Attempt::Held(guard),
+                    AcceptAnswer::Held(_) | AcceptAnswer::Gone => Attempt::Not(None),
+                    AcceptAnswer::Locked(place) => Attempt::Not(Some(place)),
                 })
             });
             match accepted.await? {
-                Asked::Held(guard) => return Ok(Waited::Held(guard)),
-                Asked::Not(None) => return Ok(Waited::Gone),
-                Asked::Not(Some(again)) => place = again,
+                Attempt::Held(guard) => return Ok(QueueWait::Held(guard)),
+                Attempt::Not(None) => return Ok(QueueWait::Gone),
+                Attempt::Not(Some(again)) => place = again,
             }
             core.lanes.check_open()?;
             if limit.is_some_and(Moment::has_passed) {
-                return Ok(Waited::TooLong);
+                return Ok(QueueWait::TooLong);
             }
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
         }
@@ -263,7 +267,7 @@ impl Lock {
         }
     }
 
-    fn wanted(&self, place: &Place) -> Wanted {
+    fn wanted(&self, place: &QueuePlace) -> PendingGrant {
         let session = Some(place.session()).filter(|_| self.in_session);
         let grant = (&place.ticket().row(), place.ticket().grant_id);
         self.core

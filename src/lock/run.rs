@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Held;
 use crate::model::{Error, Loss, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::store::verbs::Store;
-use crate::store::verbs::run::{RunAsk, RunEnd};
+use crate::store::verbs::run::{RunEnd, RunParams};
 
 /// The longest message, in bytes.
 const MESSAGE: usize = 1_000;
@@ -42,7 +42,7 @@ impl Held {
     /// # }
     /// ```
     pub async fn begin_run(&self) -> Result<(), Error> {
-        let ask = self.run()?;
+        let params = self.run()?;
         if self.guard.is_released() {
             let name = self.name().clone();
             let doing = "begin the run of";
@@ -53,7 +53,7 @@ impl Held {
             return Err(Error::Lost { name, loss });
         }
         let begun = self.record("begin the run of", async move |store: &mut dyn Store| {
-            store.run_begin(&ask).await
+            store.run_begin(&params).await
         });
         if begun.await? {
             return Ok(());
@@ -76,7 +76,7 @@ impl Held {
     ///
     /// Dropping the future does not stop it: the end may be recorded.
     pub async fn end_run(&self, succeeded: bool, message: &str) -> Result<bool, Error> {
-        let ask = self.run()?;
+        let params = self.run()?;
         // NUL is no text on PostgreSQL.
         let mut message = message.replace('\0', " ");
         message.truncate(message.floor_char_boundary(MESSAGE));
@@ -84,12 +84,12 @@ impl Held {
         let message = message.to_string();
         let end = RunEnd { succeeded, message };
         self.record("end the run of", async move |store: &mut dyn Store| {
-            store.run_end(&ask, &end).await
+            store.run_end(&params, &end).await
         })
         .await
     }
 
-    fn run(&self) -> Result<RunAsk, Error> {
+    fn run(&self) -> Result<RunParams, Error> {
         let grant = self.guard.grant();
         if grant.name.of_permit().is_some() {
             return Err(Error::InvalidSetting {
@@ -97,7 +97,7 @@ impl Held {
                 reason: "only locks have runs, and this is a permit",
             });
         }
-        Ok(RunAsk {
+        Ok(RunParams {
             name: grant.name.clone(),
             grant_id: grant.id,
             fence: *self.run.get_or_init(|| self.fence()),
@@ -114,7 +114,7 @@ impl Held {
         let core = Arc::clone(&self.core);
         let subject = Subject::Lock(self.name().clone());
         let progress = Progress::within(core.settings.operation_timeout);
-        let head = Head::new(subject, doing, Manner::Duty, progress);
-        core.lanes.ask(head, verb).await
+        let head = JobHead::new(subject, doing, Manner::Duty, progress);
+        core.lanes.run(head, verb).await
     }
 }

@@ -37,7 +37,7 @@ use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Loss, Mode, Share};
 use crate::store::verbs::Store;
-use crate::store::verbs::permit::{WeighAsk, Weighed};
+use crate::store::verbs::permit::{WeighOutcome, WeighParams};
 
 /// A request for a read/write lock: made by [`Rowlock::rw_lock`](crate::Rowlock::rw_lock), then given its settings.
 ///
@@ -310,22 +310,22 @@ impl RwHeld {
             return Err(Error::Lost { name, loss });
         }
         let weigh = async |fence| {
-            let ask = WeighAsk {
+            let params = WeighParams {
                 name: name.clone(),
                 grant_id: grant.id,
                 fence,
                 weight: weight(mode),
             };
-            let weigh = async move |store: &mut dyn Store| store.permit_weigh(&ask).await;
+            let weigh = async move |store: &mut dyn Store| store.permit_weigh(&params).await;
             until_unlocked(core, name, doing, weigh).await
         };
         let mut weighed = weigh(grant.fence()).await?;
         // An upgrade whose answer is missing has given it another fence.
-        if let Weighed::Stale(fence) = weighed {
+        if let WeighOutcome::Stale(fence) = weighed {
             weighed = weigh(fence).await?;
         }
         match weighed {
-            Weighed::Done { fence, next } => {
+            WeighOutcome::Done { fence, next } => {
                 core.queue.all_passed(&next);
                 // It may have been lost while the database was asked.
                 match grant.loss() {
@@ -336,8 +336,8 @@ impl RwHeld {
                     }),
                 }
             }
-            Weighed::Full | Weighed::Stale(_) => Ok(None),
-            Weighed::Gone => {
+            WeighOutcome::Full | WeighOutcome::Stale(_) => Ok(None),
+            WeighOutcome::Gone => {
                 grant.lose(Loss::TakenOver);
                 Err(Error::Lost {
                     name: name.clone(),

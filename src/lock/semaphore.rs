@@ -20,7 +20,7 @@ use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
 use crate::model::{Error, Kind, Share, check_capacity};
 use crate::store::verbs::Store;
-use crate::store::verbs::permit::Resized;
+use crate::store::verbs::permit::ResizeOutcome;
 use crate::store::verbs::row::wrong_kind;
 
 /// A request for a permit of a semaphore: made by [`Rowlock::semaphore`](crate::Rowlock::semaphore), then given its
@@ -184,11 +184,11 @@ impl Semaphore {
         let (of, capacity) = (name.clone(), self.capacity);
         let resize = async move |store: &mut dyn Store| store.permit_resize(&of, capacity).await;
         match until_unlocked(core, name, "change the capacity of", resize).await? {
-            Resized::Done { before, next } => {
+            ResizeOutcome::Done { before, next } => {
                 core.queue.all_passed(&next);
                 Ok(before)
             }
-            Resized::Mismatch(is) => Err(wrong_kind(name.clone(), is, self.kind())),
+            ResizeOutcome::Mismatch(is) => Err(wrong_kind(name.clone(), is, self.kind())),
         }
     }
 

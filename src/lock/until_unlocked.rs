@@ -19,7 +19,7 @@ pub(super) async fn until_unlocked<T: Send + 'static>(
     let mut backoff = backoff::poll();
     loop {
         let head = core.lanes.wish(Subject::Lock(name.clone()), doing);
-        if let Some(done) = core.lanes.ask(head, verb.clone()).await? {
+        if let Some(done) = core.lanes.run(head, verb.clone()).await? {
             return Ok(done);
         }
         if give_up.has_passed() {

@@ -9,17 +9,17 @@ use serde::ser::{
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-type Checked = Result<(), serde_json::Error>;
+type FiniteCheck = Result<(), serde_json::Error>;
 
 /// Fails where the value has a number that is not finite.
-pub(super) fn check(value: &(impl Serialize + ?Sized)) -> Checked {
+pub(super) fn check(value: &(impl Serialize + ?Sized)) -> FiniteCheck {
     value.serialize(Finite)
 }
 
 /// Writes nothing.
 struct Finite;
 
-fn finite(is_finite: bool, number: impl Display) -> Checked {
+fn finite(is_finite: bool, number: impl Display) -> FiniteCheck {
     if is_finite {
         return Ok(());
     }
@@ -29,7 +29,7 @@ fn finite(is_finite: bool, number: impl Display) -> Checked {
 
 macro_rules! nothing {
     ($($method:ident($($ty:ty),*);)*) => {
-        $(fn $method(self, $(_: $ty),*) -> Checked { Ok(()) })*
+        $(fn $method(self, $(_: $ty),*) -> FiniteCheck { Ok(()) })*
     };
 }
 
@@ -65,15 +65,15 @@ impl Serializer for Finite {
         serialize_unit_variant(&'static str, u32, &'static str);
     }
 
-    fn serialize_f32(self, number: f32) -> Checked {
+    fn serialize_f32(self, number: f32) -> FiniteCheck {
         finite(number.is_finite(), number)
     }
 
-    fn serialize_f64(self, number: f64) -> Checked {
+    fn serialize_f64(self, number: f64) -> FiniteCheck {
         finite(number.is_finite(), number)
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Checked {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> FiniteCheck {
         check(value)
     }
 
@@ -81,7 +81,7 @@ impl Serializer for Finite {
         self,
         _: &'static str,
         value: &T,
-    ) -> Checked {
+    ) -> FiniteCheck {
         check(value)
     }
 
@@ -91,7 +91,7 @@ impl Serializer for Finite {
         _: u32,
         _: &'static str,
         value: &T,
-    ) -> Checked {
+    ) -> FiniteCheck {
         check(value)
     }
 
@@ -143,11 +143,11 @@ macro_rules! parts {
             type Ok = ();
             type Error = serde_json::Error;
 
-            $(fn $part<T: Serialize + ?Sized>(&mut self, $(_: $name,)? part: &T) -> Checked {
+            $(fn $part<T: Serialize + ?Sized>(&mut self, $(_: $name,)? part: &T) -> FiniteCheck {
                 check(part)
             })+
 
-            fn end(self) -> Checked {
+            fn end(self) -> FiniteCheck {
                 Ok(())
             }
         }

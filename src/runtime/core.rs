@@ -8,22 +8,22 @@ use tokio::select;
 use uuid::Uuid;
 
 use super::base::settings::Settings;
-use super::base::tasks::Kind;
+use super::base::tasks::TaskKind;
 use super::base::timer::sleep_until;
 use super::batch::handle::Lanes;
 use super::held::holdings::Holdings;
 use super::held::session::Session;
+use super::requests::pending_grant::PendingGrant;
 use super::requests::read::Read;
-use super::requests::wanted::Wanted;
 use super::upkeep::alphabet::Alphabet;
-use super::upkeep::clean::Cleaner;
+use super::upkeep::cleaner::Cleaner;
 use super::upkeep::known_rows::KnownRows;
 use super::upkeep::proven_pools::ProvenPools;
 use super::upkeep::seen_keys::SeenKeys;
 use super::wait::barging::Waiters;
 use super::wait::cohort::Cohorts;
 use super::wait::queue::Queue;
-use super::wait::single_flight::KeyTurns;
+use super::wait::single_flight::SingleFlight;
 use crate::model::{Engine, Error, Moment, Name, RecordKey};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::engines::Driver;
@@ -41,9 +41,9 @@ pub(crate) struct Core {
     pub(crate) queue: Arc<Queue>,
     pub(crate) cohorts: Arc<Cohorts>,
     /// The keys whose attempts, and whose transactions, this client runs now.
-    pub(crate) turns: Arc<KeyTurns>,
+    pub(crate) flights: Arc<SingleFlight>,
     /// Who asks for the others, of those who wait for the attempt of another client.
-    pub(crate) pollers: Arc<KeyTurns>,
+    pub(crate) pollers: Arc<SingleFlight>,
     /// What is known of rows.
     pub(crate) rows: Arc<KnownRows>,
     /// Recently seen keys: these records probably exist.
@@ -96,9 +96,9 @@ impl Core {
         ttl: Duration,
         max_hold: Option<Duration>,
         session: Option<&Arc<Session>>,
-    ) -> Wanted {
+    ) -> PendingGrant {
         let whose = (&self.holdings, &self.waiters);
-        Wanted::new(whose, grant, ttl, max_hold, session)
+        PendingGrant::new(whose, grant, ttl, max_hold, session)
     }
 
     /// Reads the record of a key.
@@ -116,7 +116,7 @@ impl Core {
         let (lanes, tasks) = (&self.lanes, &self.lanes.tasks);
         let all = async {
             lanes.flush().await;
-            let kinds = [Kind::Work, Kind::Finish, Kind::Order];
+            let kinds = [TaskKind::Work, TaskKind::Finish, TaskKind::Order];
             tasks.ended(&kinds, tasks.mark()).await;
             // Guards that the tasks dropped at their end send statements too.
             lanes.flush().await;

@@ -10,8 +10,8 @@
 //!   run there too, and what ends their offers and lingering leases. One more connection serves looks at single rows.
 //!   Each [slow operation](batch::slow), which may take long, gets a connection and a thread of its own.
 //! - `rowlock-renew` [renews](held::renew) all leases that this client holds, on one or two connections of its own,
-//!   and announces warnings and losses. The [cleaner](upkeep::clean) runs there too, and the tasks that find out whose
-//!   turn in a [queue](wait::queue) it is.
+//!   and announces warnings and losses. The [cleaner](upkeep::cleaner) runs there too, and the tasks that find out
+//!   whose turn in a [queue](wait::queue) it is.
 //!
 //! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end
 //! when the last handle, guard and pending operation are gone.

@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use super::base::tasks::Kind;
+use super::base::tasks::TaskKind;
 use super::batch::handle::{MOMENT, before};
 use super::batch::lanes::Message;
 use super::core::Core;
@@ -35,18 +35,18 @@ impl Core {
         self.queue.closing.notify_waiters();
         self.queue.keepers.recall_all();
         within(until, async {
-            tasks.ended(&[Kind::Work], mark).await;
-            tasks.ended(&[Kind::Finish], u64::MAX).await;
+            tasks.ended(&[TaskKind::Work], mark).await;
+            tasks.ended(&[TaskKind::Finish], u64::MAX).await;
         })
         .await;
-        let mut unfinished = self.running(Kind::Work, mark);
-        unfinished.extend(self.running(Kind::Finish, u64::MAX));
+        let mut unfinished = self.running(TaskKind::Work, mark);
+        unfinished.extend(self.running(TaskKind::Finish, u64::MAX));
         if unfinished.is_empty() {
             self.lanes.stop_slow();
-            let slow = [Kind::Order, Kind::SlowOp];
+            let slow = [TaskKind::Order, TaskKind::SlowOp];
             within(until, tasks.ended(&slow, u64::MAX)).await;
         }
-        for kind in [Kind::Order, Kind::SlowOp] {
+        for kind in [TaskKind::Order, TaskKind::SlowOp] {
             unfinished.extend(self.running(kind, u64::MAX));
         }
         self.leave_queues();
@@ -64,7 +64,7 @@ impl Core {
         leave_all(&self.queue, &*self.holdings.on_end);
     }
 
-    fn running(&self, kind: Kind, mark: u64) -> Vec<Unfinished> {
+    fn running(&self, kind: TaskKind, mark: u64) -> Vec<Unfinished> {
         let names = self.lanes.tasks.running(kind, mark).into_iter();
         names.map(|name| Unfinished::new(name, None)).collect()
     }
@@ -80,7 +80,7 @@ impl Core {
         }
         self.holdings.renewals.close();
         self.queue.close();
-        let threads = [Kind::Lanes, Kind::Renewals];
+        let threads = [TaskKind::Lanes, TaskKind::Renewals];
         let tasks = &self.lanes.tasks;
         within(until, tasks.ended(&threads, u64::MAX)).await;
         let running = threads.map(|kind| tasks.running(kind, u64::MAX));

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::base::meter;
 use super::base::settings::{Preparing, Settings};
-use super::base::tasks::{Kind, Tasks};
+use super::base::tasks::{TaskKind, Tasks};
 use super::base::threads::{LANES, RENEWALS, own_runtime, spawn};
 use super::batch::handle::{Channels, Lanes};
 use super::batch::job::SharedBatch;
@@ -24,7 +24,8 @@ use super::held::renew::{self, Renewals, spare};
 use super::requests::ending::Ending;
 use super::requests::exchange::Exchange;
 use super::upkeep::alphabet::Alphabet;
-use super::upkeep::clean::{self, Cleaner};
+use super::upkeep::cleaner;
+use super::upkeep::cleaner::Cleaner;
 use super::upkeep::known_rows::KnownRows;
 use super::upkeep::proven_pools::ProvenPools;
 use super::upkeep::schema;
@@ -85,6 +86,7 @@ impl Core {
             queue: Arc::clone(&waiters.queue),
         };
         background.start(&target, &tasks)?;
+        // Nothing fails from here on: the queue, whose end that thread waits for, ends with the client.
         let on_end: Arc<dyn OnEnd> = Arc::new(Ending {
             lanes: Arc::clone(&lanes),
             waiters: Arc::clone(&waiters),
@@ -105,7 +107,7 @@ impl Core {
             queue: Arc::clone(&waiters.queue),
             waiters,
             cohorts: Arc::new(cohorts),
-            turns: Arc::default(),
+            flights: Arc::default(),
             pollers: Arc::default(),
             seen_keys: SeenKeys::default(),
             proven: ProvenPools::default(),
@@ -129,9 +131,10 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// Nobody waits any more: the tasks that look and listen end.
+    /// Nobody waits any more: the tasks that look and listen end, and what lingers is released.
     fn drop(&mut self) {
         self.queue.close();
+        self.queue.keepers.recall_all();
     }
 }
 
@@ -140,7 +143,7 @@ struct Background {
     renewing: renew::Work,
     link: Link,
     spare: Option<Link>,
-    rest: Arc<clean::Shared>,
+    rest: Arc<cleaner::CleanerState>,
     clean_every: Option<Duration>,
     queue: Arc<Queue>,
 }
@@ -148,7 +151,7 @@ struct Background {
 impl Background {
     fn start(self, target: &Arc<str>, tasks: &Tasks) -> Result<(), Error> {
         let here = Arc::clone(target);
-        spawn(RENEWALS, target, (tasks, Kind::Renewals), move || {
+        spawn(RENEWALS, target, (tasks, TaskKind::Renewals), move || {
             own_runtime()?.block_on(self.run(&here));
             Ok(())
         })
@@ -160,7 +163,7 @@ impl Background {
         let (cleans, watches, listens) = (link.another(), link.another(), link.another());
         tokio::join!(
             self.renewing.run(link, self.spare, target),
-            clean::run(cleans, &self.rest, self.clean_every, target),
+            cleaner::run(cleans, &self.rest, self.clean_every, target),
             watch(watches, queue, target),
             listen(listens, queue, target)
         );
@@ -172,7 +175,7 @@ fn start_lanes<C: Connector>(
     connector: &C,
     settings: &Settings,
     (way, target, tasks): (&Arc<Way>, &Arc<str>, &Tasks),
-) -> Result<(Channels, Started), Error> {
+) -> Result<(Channels, FirstAnswer), Error> {
     // The last lane serves looks.
     let (mut senders, queues): (Vec<_>, Vec<_>) =
         (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
@@ -199,7 +202,7 @@ fn start_lanes<C: Connector>(
         slow,
     };
     let (preparing, timeout) = (settings.preparing, settings.operation_timeout);
-    spawn(LANES, target, (tasks, Kind::Lanes), move || {
+    spawn(LANES, target, (tasks, TaskKind::Lanes), move || {
         let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
         let aside = lanes.pop();
         let lanes = lanes.into_iter().zip(&homes);
@@ -218,7 +221,7 @@ fn no_thread(target: &str) -> Error {
 }
 
 /// The answer of the first connection.
-type Started = oneshot::Receiver<Result<FirstConnection, Error>>;
+type FirstAnswer = oneshot::Receiver<Result<FirstConnection, Error>>;
 
 /// What the first connection reported.
 #[derive(Debug)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::uncommitted::Uncommitted;
+use super::commit_failure::CommitFailure;
 use crate::model::{Error, Subject, TransactionError};
 use crate::runtime::Core;
 use crate::runtime::upkeep::proven_pools;
-use crate::store::driver::engines::{Driver, Supported};
+use crate::store::driver::engines::{Driver, SupportedDatabase};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::in_tx::TxReply;
 use crate::store::verbs::schema::SchemaStore;
 
 /// The client, the lock or record, and the operation, for checks and messages.
@@ -42,7 +42,7 @@ impl<'a> Context<'a> {
     }
 
     /// The answer, if it comes from the client's database.
-    pub(crate) fn told<F>(&self, told: Result<Told<F>, Fault>) -> Result<F, Error> {
+    pub(crate) fn told<F>(&self, told: Result<TxReply<F>, Fault>) -> Result<F, Error> {
         let told = told.map_err(|fault| self.error(fault))?;
         self.check(told.database)?;
         Ok(told.found)
@@ -50,10 +50,10 @@ impl<'a> Context<'a> {
 
     /// Checks that `pool` leads to the client's database, by one statement for each pool. An answer that the client
     /// knows already proves nothing of the pool.
-    pub(crate) async fn check_pool<B: Supported>(
+    pub(crate) async fn check_pool<B: SupportedDatabase>(
         &self,
         pool: &sqlx::Pool<B>,
-    ) -> Result<(), Uncommitted> {
+    ) -> Result<(), CommitFailure> {
         let options = proven_pools::options(pool.connect_options());
         if self.core.proven.contains(&options) {
             return Ok(());
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
         let id = pool.acquire().await?.database_id().await;
         let id = id.map_err(|fault| self.error(fault));
         id.and_then(|id| self.check(Some(id)))
-            .map_err(Uncommitted::Ours)?;
+            .map_err(CommitFailure::Ours)?;
         self.core.proven.insert(options);
         Ok(())
     }

@@ -1,17 +1,17 @@
 //! The application's transactions: the pools that begin them, the calls in them, and retrying them.
 
-mod alone;
+mod commit_failure;
 mod context;
 mod open;
 mod pool;
 mod retry;
 mod retryable;
-mod uncommitted;
+mod sole_writer;
 
-use crate::store::driver::engines::{Driver, Supported};
+use crate::store::driver::engines::{Driver, SupportedDatabase};
 use crate::store::verbs::TxStore;
 
-pub(crate) use alone::is_alone_in;
+pub(crate) use commit_failure::CommitFailure;
 pub(crate) use context::Context;
 pub(crate) use open::{Open, Run};
 pub use open::{PoolTx, RetryTx};
@@ -19,7 +19,7 @@ pub use pool::Pool;
 pub(crate) use pool::connector;
 pub use retry::Retry;
 pub use retryable::{Retryable, is_retryable};
-pub(crate) use uncommitted::Uncommitted;
+pub(crate) use sole_writer::is_alone_in;
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
 /// `Transaction<'_, Sqlite>`, or a [`RetryTx`] of one of them. Sealed.
@@ -67,7 +67,7 @@ mod sealed {
 }
 
 #[allow(private_bounds, private_interfaces, reason = "sealed")]
-impl<B: Supported> sealed::Sealed for sqlx::Transaction<'_, B> {
+impl<B: SupportedDatabase> sealed::Sealed for sqlx::Transaction<'_, B> {
     const DRIVER: Driver = B::DRIVER;
 
     fn connection(&mut self) -> &mut dyn TxStore {
@@ -76,4 +76,4 @@ impl<B: Supported> sealed::Sealed for sqlx::Transaction<'_, B> {
 }
 
 #[allow(private_bounds, reason = "sealed")]
-impl<B: Supported> Transaction for sqlx::Transaction<'_, B> {}
+impl<B: SupportedDatabase> Transaction for sqlx::Transaction<'_, B> {}

@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::{Connection as _, SqlSafeStr};
 
-use super::alone::Alone;
+use super::commit_failure::CommitFailure;
 use super::sealed::{self, AtEnd};
-use super::uncommitted::Uncommitted;
+use super::sole_writer::SoleWriter;
 use super::{Pool, Transaction};
 use crate::model::{Error, Name};
 use crate::runtime::Core;
-use crate::runtime::base::tasks::{Finish, Tasks};
+use crate::runtime::base::tasks::{Completion, Tasks};
 use crate::runtime::upkeep::known_rows::KnownRows;
 use crate::store::driver::connect::Connector;
-use crate::store::driver::engines::{Driver, Supported};
+use crate::store::driver::engines::{Driver, SupportedDatabase};
 use crate::store::driver::fault_error::commit_unknown;
 use crate::store::driver::writers::WriteTurn;
 use crate::store::verbs::TxStore;
@@ -55,7 +55,7 @@ pub(crate) struct Open<T> {
     turn: Option<WriteTurn>,
     at_end: Vec<AtEnd>,
     run: Arc<Run>,
-    alone_in: Option<Alone>,
+    alone_in: Option<SoleWriter>,
 }
 
 /// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the
@@ -66,9 +66,9 @@ pub(crate) struct Lent<T> {
     abandon: fn(Open<T>),
 }
 
-impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
+impl<B: SupportedDatabase> Open<sqlx::Transaction<'static, B>> {
     /// Rolls back. If the future is dropped, a task goes on with it.
-    pub(crate) fn undo(self) -> Finish<()> {
+    pub(crate) fn undo(self) -> Completion<()> {
         let tasks = self.run.tasks.clone();
         tasks.finish(ROLLBACK, self.roll_back())
     }
@@ -79,9 +79,9 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     pub(crate) async fn begin<P: Pool<Database = B>>(
         pool: &P,
         run: &Arc<Run>,
-    ) -> Result<Self, Uncommitted> {
+    ) -> Result<Self, CommitFailure> {
         let pool = pool.pool();
-        let alone_in = Alone::of(pool);
+        let alone_in = SoleWriter::of(pool);
         let (conn, turn) = loop {
             let (conn, turn) = match &alone_in {
                 Some(alone_in) => alone_in.connection(pool).await?,
@@ -112,12 +112,12 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
     }
 
     /// Commits. If the future is dropped, a task goes on with it.
-    pub(crate) fn done(self) -> Finish<Result<(), Uncommitted>> {
+    pub(crate) fn done(self) -> Completion<Result<(), CommitFailure>> {
         let tasks = self.run.tasks.clone();
         tasks.finish(COMMIT, self.commit())
     }
 
-    pub(crate) async fn commit(self) -> Result<(), Uncommitted> {
+    pub(crate) async fn commit(self) -> Result<(), CommitFailure> {
         let committed = commit(self.tx).await;
         drop(self.turn);
         for then in self.at_end {
@@ -159,7 +159,7 @@ impl<B: Supported> Open<sqlx::Transaction<'static, B>> {
 /// Commits a transaction that rowlock has begun, and fails if nothing was committed: PostgreSQL answers the `COMMIT`
 /// of a transaction in which a statement has failed with success, and rolls back. (Not for a transaction in another
 /// one: this would commit the outer one.)
-async fn commit<B: Supported>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sqlx::Error> {
+async fn commit<B: SupportedDatabase>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sqlx::Error> {
     if tx.tx_commit().await? {
         return Ok(());
     }
@@ -167,10 +167,10 @@ async fn commit<B: Supported>(mut tx: sqlx::Transaction<'_, B>) -> Result<(), sq
 }
 
 /// The result of a commit. It is unknown when the connection broke before the answer.
-fn outcome_of(committed: Result<(), sqlx::Error>) -> Result<(), Uncommitted> {
+fn outcome_of(committed: Result<(), sqlx::Error>) -> Result<(), CommitFailure> {
     committed.map_err(|error| match commit_unknown(&error) {
-        Some(unknown) => Uncommitted::Ours(unknown),
-        None => Uncommitted::Driver(error),
+        Some(unknown) => CommitFailure::Ours(unknown),
+        None => CommitFailure::Driver(error),
     })
 }
 
@@ -300,12 +300,12 @@ mod tests {
         let told = outcome_of(Err(broken.into()));
         assert!(matches!(
             told,
-            Err(Uncommitted::Ours(Error::CommitUnknown { .. }))
+            Err(CommitFailure::Ours(Error::CommitUnknown { .. }))
         ));
         let told = outcome_of(Err(sqlx::Error::RowNotFound));
         assert!(matches!(
             told,
-            Err(Uncommitted::Driver(sqlx::Error::RowNotFound))
+            Err(CommitFailure::Driver(sqlx::Error::RowNotFound))
         ));
         assert!(outcome_of(Ok(())).is_ok());
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::model::Error;
 use crate::store::driver::connect::Connector;
-use crate::store::driver::engines::Supported;
+use crate::store::driver::engines::SupportedDatabase;
 
 /// Opens connections of rowlock's own to the database of a pool.
-pub(crate) fn connector<B: Supported>(pool: &sqlx::Pool<B>) -> Result<B::Connector, Error> {
+pub(crate) fn connector<B: SupportedDatabase>(pool: &sqlx::Pool<B>) -> Result<B::Connector, Error> {
     let pool = pool.clone();
     B::Connector::from_options(Arc::new(move || pool.connect_options()))
 }
@@ -27,15 +27,15 @@ pub trait Pool: sealed::Sealed {}
     reason = "sealed: only this crate uses it"
 )]
 pub(super) mod sealed {
-    use crate::store::driver::engines::Supported;
+    use crate::store::driver::engines::SupportedDatabase;
 
     pub trait Sealed: Sync + 'static {
-        type Database: Supported;
+        type Database: SupportedDatabase;
 
         fn pool(&self) -> &sqlx::Pool<Self::Database>;
     }
 
-    impl<B: Supported> Sealed for sqlx::Pool<B> {
+    impl<B: SupportedDatabase> Sealed for sqlx::Pool<B> {
         type Database = B;
 
         fn pool(&self) -> &Self {
@@ -45,4 +45,4 @@ pub(super) mod sealed {
 }
 
 #[allow(private_bounds, reason = "sealed")]
-impl<B: Supported> Pool for sqlx::Pool<B> {}
+impl<B: SupportedDatabase> Pool for sqlx::Pool<B> {}

@@ -19,8 +19,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::commit_failure::CommitFailure;
 use super::open::{Open, PoolTx, Run, lock};
-use super::uncommitted::Uncommitted;
 use super::{Pool, Retryable};
 use crate::model::{Error, Moment};
 use crate::runtime::base::backoff;
@@ -178,7 +178,7 @@ impl Retry {
         G: Future<Output = Result<U, E>>,
     {
         let open = Open::begin(pool, run).await;
-        let open = open.map_err(Uncommitted::into_error::<E>)?;
+        let open = open.map_err(CommitFailure::into_error::<E>)?;
         let (result, lent) = open.lend(work).await;
         let mut open = lent.back()?;
         let result = match result {

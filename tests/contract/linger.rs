@@ -165,6 +165,16 @@ on_every_engine! {
         assert!(is_free(&two).await);
     }
 
+    async fn a_client_that_is_dropped_gives_back_what_lingers(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let lock = lingering(&one);
+        use_once(&lock).await;
+        assert!(!is_free(&two).await);
+        drop((lock, one));
+        let held = two.lock("a").wait(PATIENCE).acquire().await.unwrap();
+        release(&held).await;
+    }
+
     async fn a_pinned_lease_does_not_linger(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = lingering(&one).acquire().await.unwrap();

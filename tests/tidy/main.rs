@@ -1,7 +1,9 @@
 //! Keeps the house tidy: what stands where (ARCHITECTURE.md, "Where a line of code belongs").
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod api;
 mod imports;
+mod names;
 mod suite;
 mod words;
 

@@ -151,12 +151,16 @@ fn every_file_that_a_document_names_exists() {
     for path in documents() {
         let text = std::fs::read_to_string(&path).unwrap();
         for name in text.split('`').skip(1).step_by(2) {
-            let is_file = name.ends_with(".rs") && name.contains('/');
+            let is_code = Path::new(name).extension().is_some_and(|end| end == "rs");
+            let is_file = is_code && name.contains('/');
             if !is_file || name.contains(['*', '<', ' ']) {
                 continue;
             }
             count += 1;
-            if !["", "src"].iter().any(|below| root().join(below).join(name).exists()) {
+            if !["", "src"]
+                .iter()
+                .any(|below| root().join(below).join(name).exists())
+            {
                 let document = path.strip_prefix(root()).unwrap().display();
                 missing.push(format!("{document}: {name}"));
             }

@@ -14,9 +14,9 @@ use crate::store::verbs::fault::Fault;
 
 /// The application's closure. Its error is for people to read.
 #[derive(Clone)]
-pub(crate) struct AskPassword(Arc<dyn Fn() -> Asked + Send + Sync>);
+pub(crate) struct AskPassword(Arc<dyn Fn() -> PasswordFuture + Send + Sync>);
 
-type Asked = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+type PasswordFuture = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
 /// Where an answer goes. It is closed when the attempt to connect has run out of time.
 type Question = oneshot::Sender<Result<String, Fault>>;

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TaskKind {
     /// A task of the caller's runtime.
     Work,
     /// A task that finishes what a dropped call has begun on a connection: a begin, a commit or a rollback.
@@ -45,16 +45,16 @@ fn chain() -> Arc<[u64]> {
 
 /// The set. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tasks(Arc<Shared>);
+pub(crate) struct Tasks(Arc<TaskSet>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    running: watch::Sender<BTreeMap<u64, Running>>,
+struct TaskSet {
+    running: watch::Sender<BTreeMap<u64, RunningTask>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Running {
-    kind: Kind,
+struct RunningTask {
+    kind: TaskKind,
     name: &'static str,
     /// The number of the oldest member of this set in its chain of spawners; its own number, when no member spawned
     /// it.
@@ -79,7 +79,7 @@ impl Drop for Member {
 
 impl Tasks {
     /// Adds a member.
-    pub(crate) fn enter(&self, kind: Kind, name: &'static str) -> Member {
+    pub(crate) fn enter(&self, kind: TaskKind, name: &'static str) -> Member {
         let spawners = chain();
         let mut number = 0;
         self.0.running.send_modify(|running| {
@@ -87,7 +87,7 @@ impl Tasks {
             number = STARTED.fetch_add(1, Ordering::Relaxed);
             let spawner = spawners.iter().find_map(|number| running.get(number));
             let root = spawner.map_or(number, |spawner| spawner.root);
-            running.insert(number, Running { kind, name, root });
+            running.insert(number, RunningTask { kind, name, root });
         });
         Member {
             tasks: self.clone(),
@@ -109,7 +109,7 @@ impl Tasks {
     }
 
     /// The names of the running members of this kind that entered before `mark`, without the calling task.
-    pub(crate) fn running(&self, kind: Kind, mark: u64) -> Vec<&'static str> {
+    pub(crate) fn running(&self, kind: TaskKind, mark: u64) -> Vec<&'static str> {
         let caller = chain().last().copied();
         let running = self.0.running.borrow();
         let others = running.iter().filter(|(number, its)| {
@@ -120,9 +120,9 @@ impl Tasks {
 
     /// Waits for the members of these kinds that entered before `mark`, but not for the calling task and for the tasks
     /// that led to it: they may wait for it.
-    pub(crate) async fn ended(&self, kinds: &[Kind], mark: u64) {
+    pub(crate) async fn ended(&self, kinds: &[TaskKind], mark: u64) {
         let own = chain();
-        let ended = |running: &BTreeMap<u64, Running>| {
+        let ended = |running: &BTreeMap<u64, RunningTask>| {
             !running.iter().any(|(number, its)| {
                 its.root < mark && kinds.contains(&its.kind) && !own.contains(number)
             })
@@ -137,7 +137,7 @@ impl Tasks {
         name: &'static str,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        let member = self.enter(Kind::Work, name);
+        let member = self.enter(TaskKind::Work, name);
         let chain: Arc<[u64]> = chain().iter().copied().chain([member.number]).collect();
         tokio::spawn(CHAIN.scope(chain, async move {
             let done = work.await;
@@ -153,8 +153,8 @@ impl Tasks {
         &self,
         name: &'static str,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Finish<T> {
-        Finish {
+    ) -> Completion<T> {
+        Completion {
             work: Some(Box::pin(work)),
             tasks: self.clone(),
             name,
@@ -162,13 +162,13 @@ impl Tasks {
     }
 }
 
-pub(crate) struct Finish<T: Send + 'static> {
+pub(crate) struct Completion<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     tasks: Tasks,
     name: &'static str,
 }
 
-impl<T: Send + 'static> Future for Finish<T> {
+impl<T: Send + 'static> Future for Completion<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
@@ -183,10 +183,10 @@ impl<T: Send + 'static> Future for Finish<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Finish<T> {
+impl<T: Send + 'static> Drop for Completion<T> {
     fn drop(&mut self) {
         if let (Some(work), Ok(runtime)) = (self.work.take(), runtime::Handle::try_current()) {
-            let member = self.tasks.enter(Kind::Finish, self.name);
+            let member = self.tasks.enter(TaskKind::Finish, self.name);
             runtime.spawn(async move {
                 work.await;
                 drop(member);

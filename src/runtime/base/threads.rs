@@ -4,7 +4,7 @@ use std::thread;
 
 use tokio::runtime;
 
-use super::tasks::{Kind, Tasks};
+use super::tasks::{TaskKind, Tasks};
 use crate::model::Error;
 
 /// The name of the thread of the lanes.
@@ -17,7 +17,7 @@ pub(crate) const RENEWALS: &str = "rowlock-renew";
 pub(crate) fn spawn(
     name: &'static str,
     target: &str,
-    (tasks, kind): (&Tasks, Kind),
+    (tasks, kind): (&Tasks, TaskKind),
     body: impl FnOnce() -> std::io::Result<()> + Send + 'static,
 ) -> Result<(), Error> {
     let member = tasks.enter(kind, name);

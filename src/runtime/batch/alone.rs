@@ -3,23 +3,23 @@
 use std::fmt;
 
 use crate::model::Error;
-use crate::runtime::batch::job::{Answered, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 
 /// Runs alone. It may run several times: after a failure it is sent again.
-pub(crate) struct Alone<F, T> {
+pub(crate) struct ClosureVerb<F, T> {
     pub(crate) verb: F,
     pub(crate) reply: Reply<T>,
 }
 
-impl<F, T> fmt::Debug for Alone<F, T> {
+impl<F, T> fmt::Debug for ClosureVerb<F, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Alone").finish_non_exhaustive()
+        f.debug_struct("ClosureVerb").finish_non_exhaustive()
     }
 }
 
-impl<F, T> Verb for Alone<F, T>
+impl<F, T> Verb for ClosureVerb<F, T>
 where
     F: AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     T: Send + 'static,
@@ -36,7 +36,7 @@ where
         Ok(found)
     }
 
-    fn settle(task: Task<Self>, outcome: T, _: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: T, _: AnswerTime) -> Next {
         let _ = task.verb.reply.send(Ok(outcome));
         Next::Done
     }

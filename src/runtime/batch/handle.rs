@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 
-use super::alone::Alone;
-use super::head::{Head, Manner, Progress};
+use super::alone::ClosureVerb;
+use super::head::{JobHead, Manner, Progress};
 use super::job::{Job, Reply, Task};
 use super::lanes::{LaneHandle, Message, Report};
 use super::link::Way;
 use super::slow::{Order, SlowKind, SlowOp};
 use crate::model::{Error, Moment, Subject, Unfinished};
-use crate::runtime::base::tasks::{Kind, Tasks};
+use crate::runtime::base::tasks::{TaskKind, Tasks};
 use crate::runtime::base::threads::LANES;
 use crate::runtime::base::timer::sleep_until;
 use crate::store::verbs::Store;
@@ -188,18 +188,18 @@ impl Lanes {
     }
 
     /// Runs a verb that shares no statement, in its turn among the jobs on `subject`.
-    pub(crate) async fn ask<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
-        head: Head,
+        head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         self.answer(|reply| alone(head, verb, reply)).await
     }
 
     /// Runs a verb that changes nothing, on the connection for looks: a long look delays no other job.
-    pub(crate) async fn ask_aside<T: Send + 'static>(
+    pub(crate) async fn run_aside<T: Send + 'static>(
         &self,
-        head: Head,
+        head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
@@ -210,7 +210,7 @@ impl Lanes {
     /// Runs a verb that may take long.
     pub(crate) async fn run_slow<T: Send + 'static>(
         &self,
-        head: Head,
+        head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         self.slow(SlowKind::Other, |reply| alone(head, verb, reply))
@@ -220,7 +220,7 @@ impl Lanes {
     /// [`Self::run_slow`] for a verb that removes rows.
     pub(crate) async fn clean<T: Send + 'static>(
         &self,
-        head: Head,
+        head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         self.slow(SlowKind::Cleaning, |reply| alone(head, verb, reply))
@@ -236,8 +236,8 @@ impl Lanes {
         let (reply, answer) = oneshot::channel();
         let job = job(reply).into();
         let kind_of_task = match job.head().manner {
-            Manner::Order => Kind::Order,
-            _ => Kind::SlowOp,
+            Manner::Order => TaskKind::Order,
+            _ => TaskKind::SlowOp,
         };
         let member = self.tasks.enter(kind_of_task, kind.name());
         let slow = SlowOp { job, kind, member };
@@ -252,13 +252,13 @@ impl Lanes {
     }
 
     /// The head of a job that changes something.
-    pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        Head::new(subject, doing, Manner::Wish, self.progress())
+    pub(crate) fn wish(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> JobHead {
+        JobHead::new(subject, doing, Manner::Wish, self.progress())
     }
 
     /// The head of a job that changes nothing.
-    pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> Head {
-        Head::new(subject, doing, Manner::Look, self.progress())
+    pub(crate) fn look(&self, subject: impl Into<Option<Subject>>, doing: &'static str) -> JobHead {
+        JobHead::new(subject, doing, Manner::Look, self.progress())
     }
 
     /// [`Self::look`] while a transaction of the caller's is open.
@@ -266,16 +266,16 @@ impl Lanes {
         &self,
         subject: impl Into<Option<Subject>>,
         doing: &'static str,
-    ) -> Head {
+    ) -> JobHead {
         let limit = if self.one_writer {
             ASIDE_LIMIT
         } else {
             self.operation_timeout
         };
-        Head::new(subject, doing, Manner::Look, Progress::within(limit))
+        JobHead::new(subject, doing, Manner::Look, Progress::within(limit))
     }
 
-    /// That of a job that is sent now, and may take as long as an operation may.
+    /// The progress of a job that is sent now, and may take as long as an operation may.
     pub(crate) fn progress(&self) -> Progress {
         Progress::within(self.operation_timeout)
     }
@@ -335,8 +335,8 @@ impl Lanes {
 }
 
 /// A job of a verb that shares no statement.
-pub(crate) fn alone<F, T>(head: Head, verb: F, reply: Reply<T>) -> Task<Alone<F, T>> {
-    let verb = Alone { verb, reply };
+pub(crate) fn alone<F, T>(head: JobHead, verb: F, reply: Reply<T>) -> Task<ClosureVerb<F, T>> {
+    let verb = ClosureVerb { verb, reply };
     Task { head, verb }
 }
 

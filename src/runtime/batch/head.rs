@@ -25,7 +25,7 @@ pub(crate) enum Manner {
 
 /// What the lane's schedule knows of a task.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct JobHead {
     /// Two jobs on one subject never share a statement.
     pub(crate) subject: Option<Subject>,
     /// What the job does, for messages.
@@ -40,7 +40,7 @@ pub(crate) struct Head {
     pub(crate) request: Option<(usize, usize)>,
 }
 
-impl Head {
+impl JobHead {
     pub(crate) fn new(
         subject: impl Into<Option<Subject>>,
         doing: &'static str,
@@ -77,7 +77,7 @@ impl Head {
 
 impl Unfinished {
     /// The entry for a job that a lane leaves undone.
-    pub(crate) fn of(head: &Head) -> Self {
+    pub(crate) fn of(head: &JobHead) -> Self {
         Self::new(head.doing, head.subject.clone())
     }
 }
@@ -142,7 +142,7 @@ impl Progress {
     }
 }
 
-impl Head {
+impl JobHead {
     /// The effect that it undoes may never arrive: no flush waits for it.
     pub(crate) fn repeat(&mut self) {
         self.manner = Manner::Vigil;

@@ -1,7 +1,7 @@
 //! Jobs: the units of work of a lane, for every verb.
 //!
 //! A [`Verb`] is a verb of the store with its asks and the way back to its caller. A [`Task`] is a verb with its
-//! [`Head`], the only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A
+//! [`JobHead`], the only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A
 //! [`Batch`] gathers the tasks of one verb again, for one statement.
 //!
 //! A lane knows neither clients nor guards: a verb answers its own caller, in [`Verb::settle`] and [`Verb::fail`].
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::head::{Head, Manner};
+use super::head::{JobHead, Manner};
 use crate::model::{Error, Moment};
-use crate::store::driver::connect::Call;
+use crate::store::driver::connect::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 
@@ -42,7 +42,7 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     ) -> Result<Vec<Self::Outcome>, Fault>;
 
     /// Answers the caller, or returns the job that has to come first.
-    fn settle(task: Task<Self>, outcome: Self::Outcome, answered: Answered) -> Next;
+    fn settle(task: Task<Self>, outcome: Self::Outcome, answered: AnswerTime) -> Next;
 
     /// Answers the caller with an error.
     fn fail(self, error: Error);
@@ -119,7 +119,7 @@ impl Rank {
 /// A verb with its head.
 #[derive(Debug)]
 pub(crate) struct Task<V> {
-    pub(crate) head: Head,
+    pub(crate) head: JobHead,
     pub(crate) verb: V,
 }
 
@@ -161,12 +161,12 @@ impl Next {
 
 /// When the statement was sent, and how long its answer took.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answered {
+pub(crate) struct AnswerTime {
     pub(crate) sent: Moment,
     pub(crate) took: Duration,
 }
 
-impl Answered {
+impl AnswerTime {
     /// A grant whose answer took longer than this fraction of its TTL is confirmed by a renewal before the caller gets
     /// it. (On SQLite the statement itself waits while another connection writes.)
     const STALE: u32 = 6;
@@ -178,9 +178,9 @@ impl Answered {
 
 /// A [`Task`] of any verb, as the schedule sees it.
 pub(crate) trait AnyTask: Any + fmt::Debug + Send {
-    fn head(&self) -> &Head;
+    fn head(&self) -> &JobHead;
 
-    fn head_mut(&mut self) -> &mut Head;
+    fn head_mut(&mut self) -> &mut JobHead;
 
     fn rank(&self) -> Rank;
 
@@ -236,9 +236,9 @@ impl dyn AnyTask {
     }
 }
 
-/// Tasks for one statement, which is the [`Call`]: of one verb, or of verbs that go together. It keeps the statement's
-/// outcomes.
-pub(crate) trait Batch: Call + fmt::Debug {
+/// Tasks for one statement, which is the [`VerbCall`]: of one verb, or of verbs that go together. It keeps the
+/// statement's outcomes.
+pub(crate) trait Batch: VerbCall + fmt::Debug {
     /// Adds a task that fits, or returns the job. Tasks come sorted by subject.
     fn join(&mut self, job: Job) -> Option<Job>;
 
@@ -248,7 +248,7 @@ pub(crate) trait Batch: Call + fmt::Debug {
     fn told(&self) -> (&'static str, usize);
 
     /// Answers the callers after the statement succeeded.
-    fn settle(self: Box<Self>, answered: Answered) -> Vec<Next>;
+    fn settle(self: Box<Self>, answered: AnswerTime) -> Vec<Next>;
 
     /// The jobs of the statement, sent or not, and the jobs that share their answers.
     fn into_jobs(self: Box<Self>) -> (Vec<Job>, Vec<Job>);

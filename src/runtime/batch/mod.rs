@@ -1,10 +1,10 @@
 //! Group commit: jobs, and the lanes that send them in batches.
 
 pub(crate) mod alone;
-pub(crate) mod gathered;
 pub(crate) mod handle;
 pub(crate) mod head;
 pub(crate) mod job;
 pub(crate) mod lanes;
 pub(crate) mod link;
 pub(crate) mod slow;
+pub(crate) mod verb_batch;

@@ -11,7 +11,7 @@ use super::grant::Grant;
 use super::holdings::Holdings;
 use crate::model::{Error, Loss, Moment, RecordKey, Subject};
 use crate::runtime::base::meter::Since;
-use crate::store::verbs::record::{ClaimAsk, FinishAsk, Finished, RecordEnd};
+use crate::store::verbs::record::{ClaimParams, FinishOutcome, FinishParams, RecordEnd};
 
 /// A running attempt. Dropping it frees the key in the background, unless the attempt has ended.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl RecordGuard {
     pub(crate) fn new(
         grant: Arc<Grant<RecordKey>>,
         holdings: Arc<Holdings>,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
     ) -> Self {
         grant.add_guard();
         holdings.renewals.add_record(&grant);
@@ -51,8 +51,8 @@ impl RecordGuard {
         Self {
             grant,
             holdings,
-            remember: ask.remember,
-            remember_begun: ask.remember_begun,
+            remember: params.remember,
+            remember_begun: params.remember_begun,
             ending: AtomicBool::new(false),
             worked: AtomicBool::new(false),
             pardon: AtomicI32::new(1),
@@ -112,8 +112,8 @@ impl RecordGuard {
         self.ended.load(Ordering::Acquire)
     }
 
-    pub(crate) fn ask(&self, end: RecordEnd) -> FinishAsk {
-        FinishAsk {
+    pub(crate) fn ask(&self, end: RecordEnd) -> FinishParams {
+        FinishParams {
             key: self.grant.name.clone(),
             attempt_id: self.grant.id,
             attempt: self.grant.fence(),
@@ -139,23 +139,23 @@ impl RecordGuard {
     }
 
     /// Ends the attempt. Dropping the future does not stop it. After an error the caller may try again.
-    pub(crate) async fn finish(&self, end: RecordEnd) -> Result<Finished, Error> {
+    pub(crate) async fn finish(&self, end: RecordEnd) -> Result<FinishOutcome, Error> {
         let how = match end {
             RecordEnd::Done { .. } => "completed",
             RecordEnd::Free { .. } => "released",
         };
-        let ask = self.ask(end);
+        let params = self.ask(end);
         // A caller that drops this future, and then the guard, must not free the key while its outcome is being
         // recorded.
         self.ending.store(true, Ordering::Release);
         let (lanes, (reply, answer)) = (&self.holdings.lanes, oneshot::channel());
         let progress = lanes.progress();
-        self.holdings.on_end.finish(ask, Some(reply), progress);
+        self.holdings.on_end.finish(params, Some(reply), progress);
         let finished = lanes.heard(answer).await;
         self.ending.store(false, Ordering::Release);
         let finished = finished?;
-        if finished != Finished::Locked {
-            let is_ours = finished == Finished::Ended;
+        if finished != FinishOutcome::Locked {
+            let is_ours = finished == FinishOutcome::Ended;
             self.end(if is_ours { how } else { "superseded" });
             self.holdings.guards.remove(self.grant.id);
         }
@@ -188,13 +188,13 @@ impl Drop for RecordGuard {
             self.end("left_claimed");
             return self.holdings.guards.remove(self.grant.id);
         }
-        let ask = self.ask(self.free());
+        let params = self.ask(self.free());
         let mut progress = self.holdings.lanes.progress();
         // In the background this may be tried until the lease ends by itself.
         progress.give_up = progress.give_up.max(self.grant.status().deadline);
         let in_tx = self.grant.is_closing();
         self.end(if in_tx { "in_transaction" } else { "dropped" });
-        self.holdings.on_end.finish(ask, None, progress);
+        self.holdings.on_end.finish(params, None, progress);
         self.holdings.guards.remove(self.grant.id);
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-pub(crate) use super::status::{End, Granted, Status};
+pub(crate) use super::status::{GrantEnd, GrantSubject, Status};
 use crate::model::{ClockError, Loss, Moment, Name};
 use crate::runtime::base::meter;
 use crate::runtime::base::timer::sleep_until;
-use crate::store::verbs::queue::{Reserved, Ticket};
+use crate::store::verbs::queue::{FenceBlock, Ticket};
 
 /// One grant of a name, one attempt of a record, or one session. The guards, the renewals and a lane share it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Grant<K = Name> {
     /// The name was passed on to it: there may be more waiters.
     pub(crate) was_queued: bool,
     /// What it has for the tasks of a cohort.
-    pub(crate) reserved: Reserved,
+    pub(crate) reserved: FenceBlock,
     clock_error: ClockError,
     /// The grant is never renewed beyond this moment.
     cap: Option<Moment>,
@@ -50,7 +50,7 @@ pub(crate) struct Grant<K = Name> {
     session: Option<Arc<Grant<Uuid>>>,
 }
 
-impl<K: Granted> Grant<K> {
+impl<K: GrantSubject> Grant<K> {
     /// A confirmed grant, which may be trusted until `deadline`.
     pub(crate) fn new(
         name: K,
@@ -79,7 +79,7 @@ impl<K: Granted> Grant<K> {
             late: 0,
             ticket: None,
             was_queued: false,
-            reserved: Reserved::default(),
+            reserved: FenceBlock::default(),
             clock_error,
             cap,
             closing: AtomicBool::new(false),
@@ -189,7 +189,7 @@ impl<K: Granted> Grant<K> {
             let changed = change(&mut status);
             (changed, status.end.filter(|_| before.is_none()))
         };
-        if let Some(End::Lost(loss)) = lost {
+        if let Some(GrantEnd::Lost(loss)) = lost {
             meter::lost(K::WHAT, loss);
         }
         if changed {
@@ -206,8 +206,8 @@ impl<K: Granted> Grant<K> {
     pub(crate) fn loss_at(&self, now: Moment) -> Option<Loss> {
         let status = self.status();
         match status.end {
-            Some(End::Lost(loss)) => Some(loss),
-            Some(End::Released) => None,
+            Some(GrantEnd::Lost(loss)) => Some(loss),
+            Some(GrantEnd::Released) => None,
             None => (now >= status.deadline).then(|| self.running_out(status.deadline)),
         }
     }
@@ -229,7 +229,7 @@ impl<K: Granted> Grant<K> {
     /// Adds a guard, unless the grant has ended.
     pub(crate) fn add_guard(&self) -> bool {
         self.change(|status| {
-            let open = !matches!(status.end, Some(End::Released));
+            let open = !matches!(status.end, Some(GrantEnd::Released));
             if open {
                 status.guards += 1;
             }
@@ -246,7 +246,7 @@ impl<K: Granted> Grant<K> {
             status.guards = status.guards.saturating_sub(1);
             last = status.guards == 0;
             if last && status.end.is_none() {
-                status.end = Some(loss.map_or(End::Released, End::Lost));
+                status.end = Some(loss.map_or(GrantEnd::Released, GrantEnd::Lost));
             }
             true
         });
@@ -264,7 +264,7 @@ impl<K: Granted> Grant<K> {
                 return false;
             }
             if now >= status.deadline {
-                status.end = Some(End::Lost(self.running_out(status.deadline)));
+                status.end = Some(GrantEnd::Lost(self.running_out(status.deadline)));
                 return true;
             }
             let later = deadline > status.deadline;
@@ -288,7 +288,7 @@ impl<K: Granted> Grant<K> {
                 } else {
                     loss
                 };
-                status.end = Some(End::Lost(loss));
+                status.end = Some(GrantEnd::Lost(loss));
             }
             open
         });
@@ -323,7 +323,7 @@ impl<K: Granted> Grant<K> {
     pub(crate) fn gone(&self) {
         if self.closing.load(Ordering::Acquire) {
             self.change(|status| {
-                status.end = status.end.or(Some(End::Released));
+                status.end = status.end.or(Some(GrantEnd::Released));
                 true
             });
         } else {
@@ -340,7 +340,7 @@ impl<K: Granted> Grant<K> {
             if status.end.is_some() {
                 false
             } else if now >= status.deadline {
-                status.end = Some(End::Lost(self.running_out(status.deadline)));
+                status.end = Some(GrantEnd::Lost(self.running_out(status.deadline)));
                 true
             } else if !status.at_risk && now >= self.warn_at(status.deadline) {
                 status.at_risk = true;

@@ -13,23 +13,23 @@ use super::grant::Grant;
 use crate::model::{Loss, Subject};
 
 #[derive(Debug, Default)]
-pub(crate) struct Guards(Mutex<HashMap<Uuid, Guarded>>);
+pub(crate) struct Guards(Mutex<HashMap<Uuid, GuardEntry>>);
 
 #[derive(Debug)]
-enum Guarded {
+enum GuardEntry {
     Lock(Arc<Grant>),
     Attempt(Subject),
 }
 
 impl Guards {
     pub(crate) fn add_lock(&self, grant: &Arc<Grant>) {
-        let guarded = Guarded::Lock(Arc::clone(grant));
+        let guarded = GuardEntry::Lock(Arc::clone(grant));
         self.locked().insert(grant.id, guarded);
     }
 
     /// `id` is that of the attempt.
     pub(crate) fn add_attempt(&self, id: Uuid, record: Subject) {
-        self.locked().insert(id, Guarded::Attempt(record));
+        self.locked().insert(id, GuardEntry::Attempt(record));
     }
 
     pub(crate) fn remove(&self, id: Uuid) {
@@ -39,7 +39,7 @@ impl Guards {
     /// The row of this grant was freed.
     pub(crate) fn freed(&self, id: Uuid) {
         let guarded = self.locked();
-        let Some(Guarded::Lock(grant)) = guarded.get(&id) else {
+        let Some(GuardEntry::Lock(grant)) = guarded.get(&id) else {
             return;
         };
         let grant = Arc::clone(grant);
@@ -51,16 +51,16 @@ impl Guards {
     pub(crate) fn list(&self) -> Vec<Subject> {
         let guarded = self.locked();
         let subjects = guarded.values().filter_map(|guarded| match guarded {
-            Guarded::Lock(grant) if grant.loss().is_some() => None,
-            Guarded::Lock(grant) => Some(Subject::Lock(grant.shown.clone())),
-            Guarded::Attempt(record) => Some(record.clone()),
+            GuardEntry::Lock(grant) if grant.loss().is_some() => None,
+            GuardEntry::Lock(grant) => Some(Subject::Lock(grant.shown.clone())),
+            GuardEntry::Attempt(record) => Some(record.clone()),
         });
         let mut subjects: Vec<Subject> = subjects.collect();
         subjects.sort_unstable();
         subjects
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Uuid, Guarded>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<Uuid, GuardEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

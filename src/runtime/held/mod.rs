@@ -6,7 +6,7 @@ pub(crate) mod guard;
 pub(crate) mod guards;
 pub(crate) mod holdings;
 pub(crate) mod on_end;
+pub(crate) mod open_session;
 pub(crate) mod renew;
 pub(crate) mod session;
-pub(crate) mod sessions;
 pub(crate) mod status;

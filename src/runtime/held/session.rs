@@ -27,13 +27,13 @@ use crate::model::{Loss, Moment, Name};
 pub(crate) struct Session {
     /// Until when this process may trust the session.
     pub(crate) grant: Arc<Grant<Uuid>>,
-    grants: Mutex<Grants>,
+    grants: Mutex<SessionGrants>,
     looks: Mutex<Looks>,
 }
 
 #[derive(Debug, Default)]
-struct Grants {
-    known: BTreeMap<Name, Known>,
+struct SessionGrants {
+    known: BTreeMap<Name, GuardedGrant>,
     /// How many were known so far.
     added: u64,
     /// The grants that acquires ask for.
@@ -44,7 +44,7 @@ struct Grants {
 
 /// A grant that a guard has.
 #[derive(Debug)]
-struct Known {
+struct GuardedGrant {
     grant: Weak<Grant>,
     id: Uuid,
     number: u64,
@@ -67,7 +67,7 @@ struct Looks {
 
 /// A renewal found this number of forced releases, over this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Renewal {
+pub(crate) struct SessionRenewal {
     pub(crate) forced: i64,
     pub(crate) connection: u64,
 }
@@ -77,12 +77,12 @@ const CONNECTIONS: usize = 2;
 
 /// A grant that an acquire asks for, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AskedGrant {
     pub(crate) session: Arc<Session>,
     id: Uuid,
 }
 
-impl Drop for Asked {
+impl Drop for AskedGrant {
     fn drop(&mut self) {
         self.session.grants().asked.remove(&self.id);
     }
@@ -90,7 +90,7 @@ impl Drop for Asked {
 
 /// One look at all grants, a page at a time.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct SessionLook {
     began: Moment,
     /// An acquire that had not been answered may have been granted before the look.
     unsure: bool,
@@ -109,21 +109,21 @@ impl Session {
     }
 
     /// An acquire is about to ask for this grant.
-    pub(crate) fn ask(self: &Arc<Self>, id: Uuid) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, id: Uuid) -> AskedGrant {
         {
             let grants = &mut *self.grants();
             grants.is_used = true;
             grants.asked.insert(id);
         }
         let session = Arc::clone(self);
-        Asked { session, id }
+        AskedGrant { session, id }
     }
 
     /// A guard has this grant from now on, until [`forget`](Self::forget).
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
         let grants = &mut *self.grants();
         grants.added += 1;
-        let known = Known {
+        let known = GuardedGrant {
             grant: Arc::downgrade(grant),
             id: grant.id,
             number: grants.added,
@@ -134,7 +134,7 @@ impl Session {
     /// The grant was released.
     pub(crate) fn forget(&self, grant: &Grant) {
         let known = &mut self.grants().known;
-        let is_its = |known: &Known| known.id == grant.id;
+        let is_its = |known: &GuardedGrant| known.id == grant.id;
         if known.get(&grant.name).is_some_and(is_its) {
             known.remove(&grant.name);
         }
@@ -151,7 +151,7 @@ impl Session {
     }
 
     /// Whether to look at the grants after this renewal.
-    pub(crate) fn is_look_due(&self, renewal: Renewal, now: Moment) -> bool {
+    pub(crate) fn is_look_due(&self, renewal: SessionRenewal, now: Moment) -> bool {
         if !self.grants().is_used {
             return false;
         }
@@ -185,8 +185,8 @@ impl Session {
         }
     }
 
-    pub(crate) fn begin_look(&self, now: Moment) -> Look {
-        Look {
+    pub(crate) fn begin_look(&self, now: Moment) -> SessionLook {
+        SessionLook {
             began: now,
             unsure: !self.grants().asked.is_empty(),
             after: Vec::new(),
@@ -198,7 +198,7 @@ impl Session {
     /// grants, those that are missing are lost. Returns the strays that a look found before, `grace` ago or earlier.
     pub(crate) fn compare(
         &self,
-        look: &mut Look,
+        look: &mut SessionLook,
         found: &[(Vec<u8>, Uuid)],
         more: bool,
         added: u64,
@@ -243,7 +243,7 @@ impl Session {
     }
 
     /// All pages were read.
-    pub(crate) fn end_look(&self, look: &Look, renewal: Renewal) {
+    pub(crate) fn end_look(&self, look: &SessionLook, renewal: SessionRenewal) {
         let mut looks = self.looks();
         looks.last = (!look.unsure).then_some(look.began);
         looks.due = None;
@@ -256,7 +256,7 @@ impl Session {
         }
     }
 
-    fn grants(&self) -> MutexGuard<'_, Grants> {
+    fn grants(&self) -> MutexGuard<'_, SessionGrants> {
         self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -27,8 +27,8 @@ fn row(grant: &Grant) -> (Vec<u8>, Uuid) {
     (grant.name.as_bytes().to_vec(), grant.id)
 }
 
-fn renewal(forced: i64, connection: u64) -> Renewal {
-    Renewal { forced, connection }
+fn renewal(forced: i64, connection: u64) -> SessionRenewal {
+    SessionRenewal { forced, connection }
 }
 
 /// A whole look in one page, at `now`. Returns the strays to free.

@@ -5,20 +5,20 @@ use uuid::Uuid;
 use crate::model::{Loss, Moment, Name, RecordKey};
 
 /// What a grant is of.
-pub(crate) trait Granted {
+pub(crate) trait GrantSubject {
     /// Its name in the metrics.
     const WHAT: &'static str;
 }
 
-impl Granted for Name {
+impl GrantSubject for Name {
     const WHAT: &'static str = "lock";
 }
 
-impl Granted for RecordKey {
+impl GrantSubject for RecordKey {
     const WHAT: &'static str = "attempt";
 }
 
-impl Granted for Uuid {
+impl GrantSubject for Uuid {
     const WHAT: &'static str = "session";
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Status {
     pub(crate) deadline: Moment,
     /// A renewal is overdue, or the cap is near.
     pub(crate) at_risk: bool,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<GrantEnd>,
     /// The number of guards.
     pub(crate) guards: u32,
 }
@@ -46,7 +46,7 @@ impl Status {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum GrantEnd {
     Released,
     Lost(Loss),
 }

@@ -1,46 +1,46 @@
 //! Confirming a grant that was passed on to a waiter: only then it is held.
 
+use super::pending_grant::PendingGrant;
 use super::release;
-use super::wanted::Wanted;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::guard::Guard;
-use crate::runtime::wait::queue_place::Place;
+use crate::runtime::wait::queue_place::QueuePlace;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::{ConfirmAsk, Confirmed};
+use crate::store::verbs::queue::{ConfirmOutcome, ConfirmParams};
 
 /// The outcome of confirming. When no caller receives it, dropping it releases the lease, or leaves the queue.
 #[derive(Debug)]
-pub(crate) enum Accepted {
+pub(crate) enum AcceptAnswer {
     Held(Guard),
     /// The window is over: it has to join again.
     Gone,
     /// A transaction has the row locked.
-    Locked(Place),
+    Locked(QueuePlace),
 }
 
 #[derive(Debug)]
 pub(crate) struct Accept {
-    ask: ConfirmAsk,
-    wanted: Wanted,
-    place: Place,
+    params: ConfirmParams,
+    wanted: PendingGrant,
+    place: QueuePlace,
     /// The grant was confirmed by a second sending.
     is_confirmed: bool,
-    reply: Reply<Accepted>,
+    reply: Reply<AcceptAnswer>,
 }
 
 impl Accept {
     /// `fences`: how many fences to reserve for the cohort of the waiter. `lingers`: its lease may linger.
     pub(crate) fn task(
-        (mut wanted, fences, lingers): (Wanted, i64, bool),
-        place: Place,
-        reply: Reply<Accepted>,
+        (mut wanted, fences, lingers): (PendingGrant, i64, bool),
+        place: QueuePlace,
+        reply: Reply<AcceptAnswer>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::of_row(&wanted.name);
-        let head = Head::new(
+        let head = JobHead::new(
             subject,
             "acquire",
             Manner::Acquire,
@@ -49,7 +49,7 @@ impl Accept {
         wanted.ticket = Some(place.ticket().clone());
         wanted.is_queued = true;
         let session = wanted.session.as_ref();
-        let ask = ConfirmAsk {
+        let params = ConfirmParams {
             name: wanted.name.clone(),
             grant_id: wanted.grant_id,
             ttl: wanted.ttl,
@@ -58,7 +58,7 @@ impl Accept {
             recall: lingers.then(|| place.session().grant.id),
         };
         let verb = Self {
-            ask,
+            params,
             wanted,
             place,
             is_confirmed: false,
@@ -70,7 +70,7 @@ impl Accept {
 
 impl Verb for Accept {
     /// `None`: a transaction has the row locked.
-    type Outcome = Option<Confirmed>;
+    type Outcome = Option<ConfirmOutcome>;
 
     const RANK: Rank = Rank::Accept;
 
@@ -79,43 +79,43 @@ impl Verb for Accept {
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
-    ) -> Result<Vec<Option<Confirmed>>, Fault> {
+    ) -> Result<Vec<Option<ConfirmOutcome>>, Fault> {
         let mut confirmed = Vec::with_capacity(1);
         for task in tasks {
-            confirmed.push(store.queue_confirm(&task.verb.ask).await?);
+            confirmed.push(store.queue_confirm(&task.verb.params).await?);
         }
         Ok(confirmed)
     }
 
-    fn settle(mut task: Task<Self>, outcome: Option<Confirmed>, answered: Answered) -> Next {
-        let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Some(Confirmed::Held { .. })) && is_stale {
+    fn settle(mut task: Task<Self>, outcome: Option<ConfirmOutcome>, answered: AnswerTime) -> Next {
+        let is_stale = answered.is_stale(task.verb.params.ttl) && !task.verb.is_confirmed;
+        if matches!(outcome, Some(ConfirmOutcome::Held { .. })) && is_stale {
             task.head.progress.sent = true;
             task.verb.is_confirmed = true;
             return Next::Then(task.into());
         }
         let Self {
-            ask,
+            params,
             mut wanted,
             place,
             reply,
             ..
         } = task.verb;
         match outcome {
-            Some(Confirmed::Held { fence, reserved }) => {
+            Some(ConfirmOutcome::Held { fence, reserved }) => {
                 wanted.reserved = reserved;
                 let late = place.late;
                 place.forget();
-                if let Some(guard) = wanted.guard(fence, late, answered.sent, ask.ttl) {
-                    let _ = reply.send(Ok(Accepted::Held(guard)));
+                if let Some(guard) = wanted.guard(fence, late, answered.sent, params.ttl) {
+                    let _ = reply.send(Ok(AcceptAnswer::Held(guard)));
                 }
             }
-            Some(Confirmed::Gone) => {
+            Some(ConfirmOutcome::Gone) => {
                 drop(place);
-                let _ = reply.send(Ok(Accepted::Gone));
+                let _ = reply.send(Ok(AcceptAnswer::Gone));
             }
             None => {
-                let _ = reply.send(Ok(Accepted::Locked(place)));
+                let _ = reply.send(Ok(AcceptAnswer::Locked(place)));
             }
         }
         Next::Done
@@ -123,13 +123,13 @@ impl Verb for Accept {
 
     /// Undoes a confirm that was sent: it may have happened, or may happen late.
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (progress, ask) = (&task.head.progress, &task.verb.ask);
+        let (progress, params) = (&task.head.progress, &task.verb.params);
         let waiters = &task.verb.wanted.waiters;
         let undo = || {
             release::undo(
-                &ask.name,
-                ask.grant_id,
-                ask.ttl,
+                &params.name,
+                params.grant_id,
+                params.ttl,
                 progress.doubts,
                 waiters,
                 now,

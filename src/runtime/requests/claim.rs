@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::finish;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::attempt_guard::RecordGuard;
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::holdings::Holdings;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::Renewed;
-use crate::store::verbs::record::{ClaimAsk, Claimed, KeepAsk};
+use crate::store::verbs::lease::RenewOutcome;
+use crate::store::verbs::record::{ClaimOutcome, ClaimParams, KeepParams};
 
 /// The outcome of a claim. The verb makes the guard: when no caller receives it, dropping it frees the key.
 #[derive(Debug)]
-pub(crate) enum Claiming {
+pub(crate) enum ClaimAnswer {
     Mine(RecordGuard),
     Missed,
     Locked,
@@ -24,23 +24,23 @@ pub(crate) enum Claiming {
 
 #[derive(Debug)]
 pub(crate) struct Claim {
-    pub(crate) ask: ClaimAsk,
+    pub(crate) params: ClaimParams,
     holdings: Arc<Holdings>,
-    pub(crate) reply: Reply<Claiming>,
+    pub(crate) reply: Reply<ClaimAnswer>,
 }
 
 impl Claim {
     pub(crate) fn task(
         holdings: &Arc<Holdings>,
-        ask: ClaimAsk,
-        reply: Reply<Claiming>,
+        params: ClaimParams,
+        reply: Reply<ClaimAnswer>,
     ) -> Task<Self> {
-        let subject = Subject::Record(ask.key.clone());
+        let subject = Subject::Record(params.key.clone());
         let progress = holdings.lanes.progress();
-        let head = Head::new(subject, "begin", Manner::Wish, progress);
+        let head = JobHead::new(subject, "begin", Manner::Wish, progress);
         let holdings = Arc::clone(holdings);
         let verb = Self {
-            ask,
+            params,
             holdings,
             reply,
         };
@@ -49,29 +49,29 @@ impl Claim {
 
     /// Hands the guard to the caller. When the caller has gone, dropping the guard frees the key.
     fn mine(self, attempt: i64, deadline: Moment) -> Next {
-        let ask = self.ask;
+        let params = self.params;
         let clock_error = self.holdings.settings.clock_error;
-        let key = ask.key.clone();
+        let key = params.key.clone();
         let grant = Grant::new(
             key,
-            ask.attempt_id,
+            params.attempt_id,
             attempt,
-            ask.lease,
+            params.lease,
             clock_error,
             None,
             deadline,
         );
-        let guard = RecordGuard::new(Arc::new(grant), self.holdings, &ask);
-        let _ = self.reply.send(Ok(Claiming::Mine(guard)));
+        let guard = RecordGuard::new(Arc::new(grant), self.holdings, &params);
+        let _ = self.reply.send(Ok(ClaimAnswer::Mine(guard)));
         Next::Done
     }
 
     /// The claim failed. A late sending may still claim the key.
-    fn not_mine(self, progress: &Progress, found: Claiming) -> Next {
+    fn not_mine(self, progress: &Progress, found: ClaimAnswer) -> Next {
         // An earlier sending, or this claim itself, may have the record locked.
         let is_unknown =
-            progress.in_doubt() || (progress.sent && matches!(found, Claiming::Locked));
-        let undo = is_unknown.then(|| finish::undo(&self.ask, progress, Moment::now()));
+            progress.in_doubt() || (progress.sent && matches!(found, ClaimAnswer::Locked));
+        let undo = is_unknown.then(|| finish::undo(&self.params, progress, Moment::now()));
         let _ = self.reply.send(Ok(found));
         undo.map_or(Next::Done, |undo| {
             let undo = if progress.in_doubt() {
@@ -85,34 +85,39 @@ impl Claim {
 }
 
 impl Verb for Claim {
-    type Outcome = Claimed;
+    type Outcome = ClaimOutcome;
 
     const RANK: Rank = Rank::Claim;
 
     const MAY_GRANT: bool = true;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Claimed>, Fault> {
-        let asks: Vec<ClaimAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
-        store.record_claim(&asks).await
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<ClaimOutcome>, Fault> {
+        let all: Vec<ClaimParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        store.record_claim(&all).await
     }
 
-    fn settle(task: Task<Self>, outcome: Claimed, answered: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: ClaimOutcome, answered: AnswerTime) -> Next {
         let (progress, claim) = (task.head.progress, task.verb);
         match outcome {
             // An earlier sending may have claimed it, or this one long ago: confirm the lease.
-            Claimed::Mine { attempt } if progress.sent || answered.is_stale(claim.ask.lease) => {
+            ClaimOutcome::Mine { attempt }
+                if progress.sent || answered.is_stale(claim.params.lease) =>
+            {
                 let mut head = task.head;
                 head.progress.sent = true;
-                let verb = Confirm { claim, attempt };
+                let verb = ConfirmClaim { claim, attempt };
                 Next::Then(Task { head, verb }.into())
             }
-            Claimed::Mine { attempt } => {
+            ClaimOutcome::Mine { attempt } => {
                 let clock_error = claim.holdings.settings.clock_error;
-                let deadline = answered.sent + clock_error.trusted(claim.ask.lease);
+                let deadline = answered.sent + clock_error.trusted(claim.params.lease);
                 claim.mine(attempt, deadline)
             }
-            Claimed::Missed => claim.not_mine(&progress, Claiming::Missed),
-            Claimed::Locked => claim.not_mine(&progress, Claiming::Locked),
+            ClaimOutcome::Missed => claim.not_mine(&progress, ClaimAnswer::Missed),
+            ClaimOutcome::Locked => claim.not_mine(&progress, ClaimAnswer::Locked),
         }
     }
 
@@ -125,60 +130,63 @@ impl Verb for Claim {
     }
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (progress, ask) = (&task.head.progress, &task.verb.ask);
+        let (progress, params) = (&task.head.progress, &task.verb.params);
         progress
             .sent
-            .then(|| finish::undo(ask, progress, now).into())
+            .then(|| finish::undo(params, progress, now).into())
     }
 
     /// Two claims share an answer if they saw the same attempt.
     fn shares(&self, first: &Self) -> bool {
-        let (mine, first) = (&self.ask, &first.ask);
+        let (mine, first) = (&self.params, &first.params);
         mine.key == first.key && mine.seen == first.seen
     }
 
     /// After the first claim the record has changed: the others missed.
-    fn echo(outcome: &Claimed) -> Option<Claimed> {
+    fn echo(outcome: &ClaimOutcome) -> Option<ClaimOutcome> {
         Some(match outcome {
-            Claimed::Mine { .. } | Claimed::Missed => Claimed::Missed,
-            Claimed::Locked => Claimed::Locked,
+            ClaimOutcome::Mine { .. } | ClaimOutcome::Missed => ClaimOutcome::Missed,
+            ClaimOutcome::Locked => ClaimOutcome::Locked,
         })
     }
 }
 
 /// Confirms a claim whose lease may have little time left.
 #[derive(Debug)]
-struct Confirm {
+struct ConfirmClaim {
     claim: Claim,
     attempt: i64,
 }
 
-impl Verb for Confirm {
-    type Outcome = Renewed;
+impl Verb for ConfirmClaim {
+    type Outcome = RenewOutcome;
 
     const RANK: Rank = Rank::Confirm;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
-        let ask = |task: &Task<Self>| {
-            let ask = &task.verb.claim.ask;
-            KeepAsk {
-                key: ask.key.clone(),
-                attempt_id: ask.attempt_id,
-                lease: ask.lease,
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<RenewOutcome>, Fault> {
+        let params = |task: &Task<Self>| {
+            let params = &task.verb.claim.params;
+            KeepParams {
+                key: params.key.clone(),
+                attempt_id: params.attempt_id,
+                lease: params.lease,
             }
         };
-        let asks: Vec<KeepAsk> = tasks.iter().map(ask).collect();
-        store.record_renew(&asks).await
+        let all: Vec<KeepParams> = tasks.iter().map(params).collect();
+        store.record_renew(&all).await
     }
 
-    fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: RenewOutcome, answered: AnswerTime) -> Next {
         let (progress, Self { claim, attempt }) = (task.head.progress, task.verb);
         match outcome {
-            Renewed::Live { remaining } => {
+            RenewOutcome::Live { remaining } => {
                 let clock_error = claim.holdings.settings.clock_error;
                 claim.mine(attempt, answered.sent + clock_error.trusted(remaining))
             }
-            Renewed::Gone => claim.not_mine(&progress, Claiming::Missed),
+            RenewOutcome::Gone => claim.not_mine(&progress, ClaimAnswer::Missed),
         }
     }
 
@@ -191,10 +199,10 @@ impl Verb for Confirm {
     }
 
     fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (progress, ask) = (&task.head.progress, &task.verb.claim.ask);
+        let (progress, params) = (&task.head.progress, &task.verb.claim.params);
         progress
             .sent
-            .then(|| finish::undo(ask, progress, now).into())
+            .then(|| finish::undo(params, progress, now).into())
     }
 
     /// Sends the claim again: it finds the attempt that it began.

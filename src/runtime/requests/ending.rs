@@ -13,7 +13,7 @@ use crate::runtime::held::grant::Grant;
 use crate::runtime::held::on_end::OnEnd;
 use crate::runtime::wait::barging::Waiters;
 use crate::store::verbs::queue::Ticket;
-use crate::store::verbs::record::{FinishAsk, Finished};
+use crate::store::verbs::record::{FinishOutcome, FinishParams};
 
 /// Ends grants, waits and attempts.
 #[derive(Debug)]
@@ -39,7 +39,12 @@ impl OnEnd for Ending {
         self.lanes.send(leave);
     }
 
-    fn finish(&self, ask: FinishAsk, reply: Option<Reply<Finished>>, progress: Progress) {
-        self.lanes.send(Finish::task(ask, reply, progress));
+    fn finish(
+        &self,
+        params: FinishParams,
+        reply: Option<Reply<FinishOutcome>>,
+        progress: Progress,
+    ) {
+        self.lanes.send(Finish::task(params, reply, progress));
     }
 }

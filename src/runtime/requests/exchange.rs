@@ -5,27 +5,27 @@ use std::pin::Pin;
 
 use super::release::Release;
 use super::take::Take;
-use crate::runtime::batch::gathered::Gathered;
-use crate::runtime::batch::job::{Answered, Batch, Job, Next, Rank, Verb};
-use crate::store::driver::connect::Call;
+use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, Verb};
+use crate::runtime::batch::verb_batch::VerbBatch;
+use crate::store::driver::connect::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::TakeAsk;
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::lease::TakeParams;
+use crate::store::verbs::release::ReleaseParams;
 
 /// A batch of releases and acquires. Their names differ.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    releases: Gathered<Release>,
-    takes: Gathered<Take>,
+    releases: VerbBatch<Release>,
+    takes: VerbBatch<Take>,
 }
 
 impl Exchange {
     /// An empty batch, which releases and acquires join.
     pub(crate) fn empty() -> Box<dyn Batch> {
         Box::new(Self {
-            releases: Gathered::none(),
-            takes: Gathered::none(),
+            releases: VerbBatch::none(),
+            takes: VerbBatch::none(),
         })
     }
 
@@ -37,9 +37,9 @@ impl Exchange {
         if releases.firsts.is_empty() {
             return takes.on(store).await;
         }
-        let frees: Vec<ReleaseAsk> = releases.asks(|release| &release.ask);
-        let asks: Vec<TakeAsk> = takes.asks(|take| &take.ask);
-        (releases.outcomes, takes.outcomes) = store.lease_exchange(&frees, &asks).await?;
+        let frees: Vec<ReleaseParams> = releases.asks(|release| &release.params);
+        let all: Vec<TakeParams> = takes.asks(|take| &take.params);
+        (releases.outcomes, takes.outcomes) = store.lease_exchange(&frees, &all).await?;
         Ok(())
     }
 }
@@ -59,7 +59,7 @@ impl Batch for Exchange {
         (name, releases + takes)
     }
 
-    fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
+    fn settle(self: Box<Self>, answered: AnswerTime) -> Vec<Next> {
         let mut next = Box::new(self.releases).settle(answered);
         next.extend(Box::new(self.takes).settle(answered));
         next
@@ -74,7 +74,7 @@ impl Batch for Exchange {
     }
 }
 
-impl Call for Exchange {
+impl VerbCall for Exchange {
     fn on<'a>(
         &'a mut self,
         store: &'a mut dyn Store,

@@ -2,23 +2,25 @@
 
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{ANY_ATTEMPT, ClaimAsk, FinishAsk, Finished, RecordEnd};
+use crate::store::verbs::record::{
+    ANY_ATTEMPT, ClaimParams, FinishOutcome, FinishParams, RecordEnd,
+};
 
 #[derive(Debug)]
 pub(crate) struct Finish {
-    pub(crate) ask: FinishAsk,
-    end: End,
+    pub(crate) params: FinishParams,
+    end: FinishKind,
 }
 
 /// The kind of end.
 #[derive(Debug)]
-enum End {
+enum FinishKind {
     /// Ends an attempt; without a reply, in the background.
-    Attempt(Option<Reply<Finished>>),
+    Attempt(Option<Reply<FinishOutcome>>),
     /// Undoes a claim that may have begun an attempt for no caller. It names only that attempt's id, and no other job
     /// waits for it.
     Undo {
@@ -28,8 +30,8 @@ enum End {
 }
 
 /// Frees the key of a claim whose outcome no caller will receive. The claim does not count as an attempt.
-pub(crate) fn undo(claim: &ClaimAsk, progress: &Progress, now: Moment) -> Task<Finish> {
-    let ask = FinishAsk {
+pub(crate) fn undo(claim: &ClaimParams, progress: &Progress, now: Moment) -> Task<Finish> {
+    let params = FinishParams {
         key: claim.key.clone(),
         attempt_id: claim.attempt_id,
         attempt: ANY_ATTEMPT,
@@ -45,71 +47,74 @@ pub(crate) fn undo(claim: &ClaimAsk, progress: &Progress, now: Moment) -> Task<F
     let late = progress.in_doubt();
     let progress = Progress::until(now + claim.lease.min(MAX_UNDO));
     Task {
-        head: Head::new(subject, "release", Manner::Duty, progress),
+        head: JobHead::new(subject, "release", Manner::Duty, progress),
         verb: Finish {
-            ask,
-            end: End::Undo { late },
+            params,
+            end: FinishKind::Undo { late },
         },
     }
 }
 
 impl Finish {
     pub(crate) fn task(
-        ask: FinishAsk,
-        reply: Option<Reply<Finished>>,
+        params: FinishParams,
+        reply: Option<Reply<FinishOutcome>>,
         progress: Progress,
     ) -> Task<Self> {
-        let doing = match ask.end {
+        let doing = match params.end {
             RecordEnd::Done { .. } => "complete",
             RecordEnd::Free { .. } => "release",
         };
-        let head = Head {
+        let head = JobHead {
             in_order: true,
-            bytes: ask.size(),
-            ..Head::new(
-                Subject::Record(ask.key.clone()),
+            bytes: params.size(),
+            ..JobHead::new(
+                Subject::Record(params.key.clone()),
                 doing,
                 Manner::Duty,
                 progress,
             )
         };
-        let end = End::Attempt(reply);
-        let verb = Self { ask, end };
+        let end = FinishKind::Attempt(reply);
+        let verb = Self { params, end };
         Task { head, verb }
     }
 }
 
 impl Verb for Finish {
-    type Outcome = Finished;
+    type Outcome = FinishOutcome;
 
     const RANK: Rank = Rank::Finish;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
-        let asks: Vec<FinishAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
-        store.record_finish(&asks).await
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<FinishOutcome>, Fault> {
+        let all: Vec<FinishParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        store.record_finish(&all).await
     }
 
-    fn settle(task: Task<Self>, finished: Finished, _: Answered) -> Next {
-        if finished == Finished::Locked {
+    fn settle(task: Task<Self>, finished: FinishOutcome, _: AnswerTime) -> Next {
+        if finished == FinishOutcome::Locked {
             return Next::Later(task.into());
         }
         match task.verb.end {
-            End::Attempt(reply) => {
+            FinishKind::Attempt(reply) => {
                 if let Some(reply) = reply {
                     let _ = reply.send(Ok(finished));
                 }
                 Next::Done
             }
             // After one sending has ended, the others find another record than they saw.
-            End::Undo { late: true } if finished != Finished::Ended => {
+            FinishKind::Undo { late: true } if finished != FinishOutcome::Ended => {
                 Next::Later(task.repeated().into())
             }
-            End::Undo { .. } => Next::Done,
+            FinishKind::Undo { .. } => Next::Done,
         }
     }
 
     fn fail(self, error: Error) {
-        if let End::Attempt(Some(reply)) = self.end {
+        if let FinishKind::Attempt(Some(reply)) = self.end {
             let _ = reply.send(Err(error));
         }
     }

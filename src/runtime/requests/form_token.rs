@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{Fingerprint, FormToken};
-use crate::store::verbs::form_token::TokenAsk;
+use crate::store::verbs::form_token::TokenParams;
 
 /// The parameters of a new token.
 #[derive(Debug)]
@@ -15,13 +15,13 @@ pub(crate) struct NewToken {
 
 impl NewToken {
     /// Makes another token with each call.
-    pub(crate) fn make(&self) -> (FormToken, TokenAsk) {
+    pub(crate) fn make(&self) -> (FormToken, TokenParams) {
         let token = FormToken::random();
-        let ask = TokenAsk {
+        let params = TokenParams {
             scope: Arc::clone(&self.scope),
             digest: Fingerprint::of(token.as_str()),
             ttl: self.ttl,
         };
-        (token, ask)
+        (token, params)
     }
 }

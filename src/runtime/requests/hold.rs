@@ -8,11 +8,11 @@ use uuid::Uuid;
 use crate::model::{Error, Loss, Moment, ReleaseOutcome, Subject};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
-use crate::runtime::batch::head::{Head, Manner};
+use crate::runtime::batch::head::{JobHead, Manner};
 use crate::runtime::held::guard::Guard;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::hold::{Held, RaiseAsk, RunOutAsk};
+use crate::store::verbs::hold::{HoldOutcome, RaiseParams, RunOutParams};
 
 impl Guard {
     /// Gives the grant the next fence, which is at least `at_least`.
@@ -30,13 +30,13 @@ impl Guard {
             let name = grant.shown.clone();
             return Err(Error::Lost { name, loss });
         }
-        let ask = RaiseAsk {
+        let params = RaiseParams {
             name: grant.name.clone(),
             grant_id: grant.id,
             at_least,
         };
         let raised = self.change("raise the fence of", async move |store: &mut dyn Store| {
-            store.hold_raise(&ask).await
+            store.hold_raise(&params).await
         });
         let Some(raised) = raised.await? else {
             grant.lose(Loss::TakenOver);
@@ -75,7 +75,7 @@ impl Guard {
             return Ok(outcome(self.loss()));
         }
         let until = Moment::now() + time;
-        let ask = RunOutAsk {
+        let params = RunOutParams {
             name: grant.name.clone(),
             grant_id: grant.id,
             reservation: if is_permit { grant.id } else { Uuid::new_v4() },
@@ -84,11 +84,11 @@ impl Guard {
         let kept = self.change("release", async move |store: &mut dyn Store| {
             // It may be sent late, or again.
             let time = until.remaining();
-            let ask = RunOutAsk {
+            let params = RunOutParams {
                 time,
-                ..ask.clone()
+                ..params.clone()
             };
-            store.hold_run_out(&ask).await
+            store.hold_run_out(&params).await
         });
         let kept = kept.await;
         undo();
@@ -99,22 +99,22 @@ impl Guard {
     async fn change<T: Send + 'static>(
         &self,
         doing: &'static str,
-        verb: impl AsyncFnMut(&mut dyn Store) -> Result<Held<T>, Fault> + Clone + Send + 'static,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<HoldOutcome<T>, Fault> + Clone + Send + 'static,
     ) -> Result<Option<T>, Error> {
         let (lanes, grant) = (self.lanes(), self.grant());
         let progress = lanes.progress();
         let mut backoff = backoff::poll();
         loop {
             let subject = Subject::of_row(&grant.name);
-            let head = Head::new(subject, doing, Manner::Duty, progress);
-            match lanes.ask(head, verb.clone()).await? {
-                Held::Done(done) => return Ok(Some(done)),
-                Held::Gone => return Ok(None),
-                Held::Locked if progress.give_up.has_passed() => {
+            let head = JobHead::new(subject, doing, Manner::Duty, progress);
+            match lanes.run(head, verb.clone()).await? {
+                HoldOutcome::Done(done) => return Ok(Some(done)),
+                HoldOutcome::Gone => return Ok(None),
+                HoldOutcome::Locked if progress.give_up.has_passed() => {
                     let name = grant.shown.clone();
                     return Err(Error::RowLocked { doing, name });
                 }
-                Held::Locked => {
+                HoldOutcome::Locked => {
                     sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
                 }
             }

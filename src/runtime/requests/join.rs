@@ -1,23 +1,23 @@
 //! Joining the queue of a name: the name is granted at once when it is free and nobody waits.
 
+use super::pending_grant::PendingGrant;
 use super::take::busy;
-use super::wanted::Wanted;
 use super::{MAX_UNDO, leave};
 use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::guard::Guard;
-use crate::runtime::wait::queue_place::Place;
+use crate::runtime::wait::queue_place::QueuePlace;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::{JoinAsk, Joined};
+use crate::store::verbs::queue::{JoinOutcome, JoinParams};
 use crate::store::verbs::row::wrong_kind;
 
 /// The outcome of joining. When no caller receives it, dropping it releases the lease, or leaves the queue.
 #[derive(Debug)]
-pub(crate) enum Joining {
+pub(crate) enum JoinAnswer {
     Held(Guard),
-    Queued(Place),
+    Queued(QueuePlace),
     /// The queue is as long as the caller allows.
     Full(Busy),
     /// A transaction has the row locked.
@@ -26,26 +26,26 @@ pub(crate) enum Joining {
 
 #[derive(Debug)]
 pub(crate) struct Join {
-    pub(crate) ask: JoinAsk,
+    pub(crate) params: JoinParams,
     /// Of what it wants a part: a permit.
     share: Option<Share>,
-    pub(crate) wanted: Wanted,
-    pub(crate) place: Place,
+    pub(crate) wanted: PendingGrant,
+    pub(crate) place: QueuePlace,
     /// The grant was confirmed by a second sending.
     is_confirmed: bool,
-    reply: Reply<Joining>,
+    reply: Reply<JoinAnswer>,
 }
 
 impl Join {
     pub(crate) fn task(
-        (ask, share): (JoinAsk, Option<Share>),
-        mut wanted: Wanted,
-        place: Place,
-        reply: Reply<Joining>,
+        (params, share): (JoinParams, Option<Share>),
+        mut wanted: PendingGrant,
+        place: QueuePlace,
+        reply: Reply<JoinAnswer>,
         give_up: Moment,
     ) -> Task<Self> {
-        let subject = Subject::Lock(ask.name.clone());
-        let head = Head::new(
+        let subject = Subject::Lock(params.name.clone());
+        let head = JobHead::new(
             subject,
             "acquire",
             Manner::Acquire,
@@ -53,7 +53,7 @@ impl Join {
         );
         wanted.ticket = Some(place.ticket().clone());
         let verb = Self {
-            ask,
+            params,
             share,
             wanted,
             place,
@@ -65,14 +65,14 @@ impl Join {
 
     /// Leaves the queue wherever it stands, and frees the grants that its sendings got, or may still get.
     fn undone(&self, progress: &Progress) -> Job {
-        let (ask, waiters) = (&self.ask, &self.wanted.waiters);
-        let late = (progress.doubts, ask.ttl);
+        let (params, waiters) = (&self.params, &self.wanted.waiters);
+        let late = (progress.doubts, params.ttl);
         let undo = leave::of(
             self.place.ticket().clone(),
             None,
             late,
             waiters,
-            ask.ttl.min(MAX_UNDO),
+            params.ttl.min(MAX_UNDO),
         );
         undo.repeated().into()
     }
@@ -80,7 +80,7 @@ impl Join {
 
 impl Verb for Join {
     /// `None`: a transaction has the row locked.
-    type Outcome = Option<Joined>;
+    type Outcome = Option<JoinOutcome>;
 
     const RANK: Rank = Rank::Join;
 
@@ -89,21 +89,21 @@ impl Verb for Join {
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
-    ) -> Result<Vec<Option<Joined>>, Fault> {
+    ) -> Result<Vec<Option<JoinOutcome>>, Fault> {
         let mut joined = Vec::with_capacity(1);
         for task in tasks {
-            let Self { ask, share, .. } = &task.verb;
+            let Self { params, share, .. } = &task.verb;
             joined.push(match share {
-                None => store.queue_join(ask).await?,
-                Some(share) => store.permit_join(ask, *share).await?,
+                None => store.queue_join(params).await?,
+                Some(share) => store.permit_join(params, *share).await?,
             });
         }
         Ok(joined)
     }
 
-    fn settle(mut task: Task<Self>, outcome: Option<Joined>, answered: Answered) -> Next {
-        let is_stale = answered.is_stale(task.verb.ask.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Some(Joined::Granted { .. })) && is_stale {
+    fn settle(mut task: Task<Self>, outcome: Option<JoinOutcome>, answered: AnswerTime) -> Next {
+        let is_stale = answered.is_stale(task.verb.params.ttl) && !task.verb.is_confirmed;
+        if matches!(outcome, Some(JoinOutcome::Granted { .. })) && is_stale {
             // The second sending finds the grant, and gives it the whole TTL.
             task.head.progress.sent = true;
             task.verb.is_confirmed = true;
@@ -116,7 +116,7 @@ impl Verb for Join {
         }
         let undo = progress.in_doubt().then(|| task.verb.undone(&progress));
         let Self {
-            ask,
+            params,
             share,
             wanted,
             mut place,
@@ -125,35 +125,36 @@ impl Verb for Join {
         } = task.verb;
         let kind = share.map_or(Kind::Lock, |share| share.kind);
         match outcome {
-            Some(Joined::Granted { fence }) => {
+            Some(JoinOutcome::Granted { fence }) => {
                 place.forget();
-                if let Some(guard) = wanted.guard(fence, progress.doubts, answered.sent, ask.ttl) {
-                    let _ = reply.send(Ok(Joining::Held(guard)));
+                if let Some(guard) = wanted.guard(fence, progress.doubts, answered.sent, params.ttl)
+                {
+                    let _ = reply.send(Ok(JoinAnswer::Held(guard)));
                 }
                 return Next::Done;
             }
-            Some(Joined::Queued {
+            Some(JoinOutcome::Queued {
                 position,
                 is_orphaned,
             }) => {
-                tracing::debug!(name = %ask.name, position, "waits in the queue");
+                tracing::debug!(name = %params.name, position, "waits in the queue");
                 place.late = progress.doubts;
                 place.queued(position, is_orphaned);
-                let _ = reply.send(Ok(Joining::Queued(place)));
+                let _ = reply.send(Ok(JoinAnswer::Queued(place)));
                 return Next::Done;
             }
-            Some(Joined::Full(row)) => {
+            Some(JoinOutcome::Full(row)) => {
                 place.forget();
-                let busy = busy(ask.name, kind, Some(row));
-                let _ = reply.send(busy.map(Joining::Full));
+                let busy = busy(params.name, kind, Some(row));
+                let _ = reply.send(busy.map(JoinAnswer::Full));
             }
-            Some(Joined::Mismatch(is)) => {
+            Some(JoinOutcome::Mismatch(is)) => {
                 place.forget();
-                let _ = reply.send(Err(wrong_kind(ask.name, is, kind)));
+                let _ = reply.send(Err(wrong_kind(params.name, is, kind)));
             }
             None => {
                 place.forget();
-                let _ = reply.send(Ok(Joining::Locked));
+                let _ = reply.send(Ok(JoinAnswer::Locked));
             }
         }
         undo.map_or(Next::Done, Next::Later)

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Task, Verb};
 use crate::runtime::wait::barging::Waiters;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{Ended, PassAsk, PassWhy, Passed, Ticket};
+use crate::store::verbs::queue::{EndedGrant, PassOutcome, PassParams, PassWhy, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
     ticket: Ticket,
     /// The position; `None`: wherever it stands.
     at: Option<i64>,
-    /// How many sendings of the ask to join may still reach the server.
+    /// How many joins that were sent may still reach the server.
     late: u32,
     /// The TTL of a grant that such a sending may get.
     ttl: Duration,
@@ -79,7 +79,7 @@ pub(crate) fn late(
 impl Leave {
     fn task(self, progress: Progress) -> Task<Self> {
         let subject = Subject::Lock(self.ticket.name.clone());
-        let head = Head::new(subject, "leave the queue", Manner::Duty, progress);
+        let head = JobHead::new(subject, "leave the queue", Manner::Duty, progress);
         Task { head, verb: self }
     }
 
@@ -99,14 +99,14 @@ impl Leave {
 
 impl Verb for Leave {
     /// `None`: a transaction has a row locked.
-    type Outcome = Option<Passed>;
+    type Outcome = Option<PassOutcome>;
 
     const RANK: Rank = Rank::Leave;
 
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
-    ) -> Result<Vec<Option<Passed>>, Fault> {
+    ) -> Result<Vec<Option<PassOutcome>>, Fault> {
         let mut passed = Vec::with_capacity(1);
         for task in tasks {
             let Self {
@@ -115,22 +115,22 @@ impl Verb for Leave {
             // Most of these have nothing to do. They must not lock the name: whoever tries to get it would find it
             // busy.
             if *stage == Stage::Late && !store.queue_knows(ticket).await? {
-                passed.push(Some(Passed::NOTHING));
+                passed.push(Some(PassOutcome::NOTHING));
                 continue;
             }
-            let ask = PassAsk {
+            let params = PassParams {
                 name: ticket.name.clone(),
                 why: PassWhy::Left {
                     grant_id: ticket.grant_id,
                     at: *at,
                 },
             };
-            passed.push(pass_any(store, &ask, ticket.kind).await?);
+            passed.push(pass_any(store, &params, ticket.kind).await?);
         }
         Ok(passed)
     }
 
-    fn settle(mut task: Task<Self>, outcome: Option<Passed>, _: Answered) -> Next {
+    fn settle(mut task: Task<Self>, outcome: Option<PassOutcome>, _: AnswerTime) -> Next {
         let Some(passed) = outcome else {
             return Next::Later(task.into());
         };
@@ -144,7 +144,7 @@ impl Verb for Leave {
             return after.map_or(Next::Done, Next::Later);
         }
         // One of them was granted the name, and will not come again. (Of waiters that were removed nothing is told.)
-        let came = u32::from(passed.ended == Ended::Live);
+        let came = u32::from(passed.ended == EndedGrant::Live);
         task.verb.late = task.verb.late.saturating_sub(came);
         if task.verb.late == 0 {
             return Next::Done;

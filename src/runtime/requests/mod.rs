@@ -9,12 +9,12 @@ pub(crate) mod form_token;
 pub(crate) mod hold;
 pub(crate) mod join;
 pub(crate) mod leave;
+pub(crate) mod pending_grant;
 pub(crate) mod read;
 pub(crate) mod release;
 pub(crate) mod step;
 pub(crate) mod take;
 pub(crate) mod walk;
-pub(crate) mod wanted;
 
 use std::time::Duration;
 

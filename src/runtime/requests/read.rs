@@ -2,8 +2,8 @@
 //! and a larger outcome comes with one of the next statements.
 
 use crate::model::{Error, RecordKey, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
 use crate::runtime::batch::lanes::MAX_BYTES;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
@@ -25,7 +25,7 @@ impl Read {
         let subject = Subject::Record(key.clone());
         let key = key.clone();
         Task {
-            head: Head::new(subject, "look up", Manner::Look, progress),
+            head: JobHead::new(subject, "look up", Manner::Look, progress),
             verb: Self { key, reply },
         }
     }
@@ -49,9 +49,9 @@ impl Verb for Read {
         store.record_read(&keys, share).await
     }
 
-    fn settle(task: Task<Self>, row: Self::Outcome, _: Answered) -> Next {
+    fn settle(task: Task<Self>, row: Self::Outcome, _: AnswerTime) -> Next {
         if let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
-            let head = Head { bytes, ..task.head };
+            let head = JobHead { bytes, ..task.head };
             let verb = LargeRead(task.verb);
             return Next::First(Task { head, verb }.into());
         }
@@ -93,7 +93,7 @@ impl Verb for LargeRead {
         store.record_read(&keys, usize::MAX).await
     }
 
-    fn settle(task: Task<Self>, row: Self::Outcome, _: Answered) -> Next {
+    fn settle(task: Task<Self>, row: Self::Outcome, _: AnswerTime) -> Next {
         let _ = task.verb.0.reply.send(Ok(row));
         Next::Done
     }

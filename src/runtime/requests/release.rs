@@ -7,18 +7,18 @@ use uuid::Uuid;
 
 use super::{MAX_UNDO, leave};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::wait::barging::Waiters;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 
 /// Ends a grant: its last guard is gone, or no caller will receive it.
 #[derive(Debug)]
 pub(crate) struct Release {
-    pub(crate) ask: ReleaseAsk,
+    pub(crate) params: ReleaseParams,
     /// `None`: this undoes an acquire whose outcome is unknown.
     pub(crate) grant: Option<Arc<Grant>>,
     /// How many sendings of its acquire may still reach the server.
@@ -34,14 +34,14 @@ pub(crate) fn of(
     reply: Option<Reply<ReleaseOutcome>>,
     progress: Progress,
 ) -> Task<Release> {
-    let ask = ReleaseAsk {
+    let params = ReleaseParams {
         name: grant.name.clone(),
         grant_id: grant.id,
         fence: grant.fence(),
         was_queued: grant.was_queued,
     };
     let verb = Release {
-        ask,
+        params,
         grant: Some(Arc::clone(grant)),
         late: grant.late,
         reply,
@@ -59,14 +59,14 @@ pub(crate) fn undo(
     waiters: &Arc<Waiters>,
     now: Moment,
 ) -> Task<Release> {
-    let ask = ReleaseAsk {
+    let params = ReleaseParams {
         name: name.clone(),
         grant_id,
         fence: 0,
         was_queued: false,
     };
     let verb = Release {
-        ask,
+        params,
         grant: None,
         late,
         reply: None,
@@ -78,11 +78,11 @@ pub(crate) fn undo(
 
 impl Release {
     fn task(self, progress: Progress) -> Task<Self> {
-        let subject = Subject::of_row(&self.ask.name);
-        let request = (self.ask.name.as_bytes().len(), 0);
-        let head = Head {
+        let subject = Subject::of_row(&self.params.name);
+        let request = (self.params.name.as_bytes().len(), 0);
+        let head = JobHead {
             request: Some(request),
-            ..Head::new(subject, "release", Manner::Duty, progress)
+            ..JobHead::new(subject, "release", Manner::Duty, progress)
         };
         Task { head, verb: self }
     }
@@ -104,7 +104,7 @@ impl Release {
     pub(crate) fn outcome(
         &self,
         progress: &Progress,
-        freed: &Freed,
+        freed: &FreeOutcome,
         now: Moment,
     ) -> ReleaseOutcome {
         let Some(grant) = &self.grant else {
@@ -118,12 +118,14 @@ impl Release {
         // release. (This cannot be told from a forced release, or from a failover that lost commits, in between.)
         let by_earlier_sending = progress.sent && now < grant.status().deadline;
         match freed {
-            Freed::Released | Freed::Passed(_) => ReleaseOutcome::Released,
-            Freed::WasFree | Freed::Superseded if by_earlier_sending => ReleaseOutcome::Released,
+            FreeOutcome::Released | FreeOutcome::Passed(_) => ReleaseOutcome::Released,
+            FreeOutcome::WasFree | FreeOutcome::Superseded if by_earlier_sending => {
+                ReleaseOutcome::Released
+            }
             // The earlier sending may have come too late.
-            Freed::WasFree if progress.sent => ReleaseOutcome::Lost(Loss::Expired),
-            Freed::Expired => ReleaseOutcome::Lost(Loss::Expired),
-            Freed::WasFree | Freed::Superseded | Freed::Locked => {
+            FreeOutcome::WasFree if progress.sent => ReleaseOutcome::Lost(Loss::Expired),
+            FreeOutcome::Expired => ReleaseOutcome::Lost(Loss::Expired),
+            FreeOutcome::WasFree | FreeOutcome::Superseded | FreeOutcome::Locked => {
                 ReleaseOutcome::Lost(Loss::TakenOver)
             }
         }
@@ -131,10 +133,10 @@ impl Release {
 }
 
 impl Task<Release> {
-    fn released(self, freed: &Freed) -> Next {
+    fn released(self, freed: &FreeOutcome) -> Next {
         let Self { head, verb } = self;
         let now = Moment::now();
-        verb.waiters.settled(&verb.ask.name, freed);
+        verb.waiters.settled(&verb.params.name, freed);
         let after = verb.after(verb.late, now);
         let outcome = verb.outcome(&head.progress, freed, now);
         match (verb.reply, after) {
@@ -150,9 +152,12 @@ impl Task<Release> {
     /// An undo has freed the grant of one sending of its acquire, or nothing. It is repeated while another sending may
     /// come. An expired lease accounts for no sending: it stays in the row, every repetition finds it again, and it
     /// may belong to the sending that was answered.
-    fn undone(mut self, freed: &Freed) -> Next {
-        self.verb.waiters.settled(&self.verb.ask.name, freed);
-        let accounted = u32::from(matches!(freed, Freed::Released | Freed::Passed(_)));
+    fn undone(mut self, freed: &FreeOutcome) -> Next {
+        self.verb.waiters.settled(&self.verb.params.name, freed);
+        let accounted = u32::from(matches!(
+            freed,
+            FreeOutcome::Released | FreeOutcome::Passed(_)
+        ));
         self.verb.late = self.verb.late.saturating_sub(accounted);
         if self.verb.late == 0 {
             return Next::Done;
@@ -162,18 +167,21 @@ impl Task<Release> {
 }
 
 impl Verb for Release {
-    type Outcome = Freed;
+    type Outcome = FreeOutcome;
 
     const RANK: Rank = Rank::Exchange;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Freed>, Fault> {
-        let asks: Vec<ReleaseAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
-        store.lease_release(&asks).await
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<FreeOutcome>, Fault> {
+        let all: Vec<ReleaseParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        store.lease_release(&all).await
     }
 
-    fn settle(task: Task<Self>, freed: Freed, _: Answered) -> Next {
+    fn settle(task: Task<Self>, freed: FreeOutcome, _: AnswerTime) -> Next {
         match freed {
-            Freed::Locked => Next::Later(task.into()),
+            FreeOutcome::Locked => Next::Later(task.into()),
             _ if task.verb.grant.is_none() => task.undone(&freed),
             _ => task.released(&freed),
         }

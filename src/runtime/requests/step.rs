@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use crate::model::{Error, Outcome, Subject};
 use crate::runtime::batch::handle::Lanes;
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::Finished;
-use crate::store::verbs::step::{StepAsk, StepBegun, StepKind};
+use crate::store::verbs::record::FinishOutcome;
+use crate::store::verbs::step::{StepBegun, StepKind, StepParams};
 
 #[derive(Debug)]
 pub(crate) struct BeginStep {
-    ask: StepAsk,
+    params: StepParams,
     lanes: Arc<Lanes>,
     reply: Reply<(StepBegun, UndoStep)>,
 }
@@ -21,22 +21,26 @@ pub(crate) struct BeginStep {
 impl BeginStep {
     pub(crate) fn task(
         lanes: &Arc<Lanes>,
-        ask: StepAsk,
+        params: StepParams,
         reply: Reply<(StepBegun, UndoStep)>,
     ) -> Task<Self> {
         let progress = lanes.progress();
-        let head = head(&ask, "begin a step of", Manner::Wish, progress);
+        let head = head(&params, "begin a step of", Manner::Wish, progress);
         let lanes = Arc::clone(lanes);
-        let verb = Self { ask, lanes, reply };
+        let verb = Self {
+            params,
+            lanes,
+            reply,
+        };
         Task { head, verb }
     }
 }
 
-fn head(ask: &StepAsk, doing: &'static str, manner: Manner, progress: Progress) -> Head {
-    let subject = Subject::Record(ask.key.clone());
-    Head {
+fn head(params: &StepParams, doing: &'static str, manner: Manner, progress: Progress) -> JobHead {
+    let subject = Subject::Record(params.key.clone());
+    JobHead {
         in_order: true,
-        ..Head::new(subject, doing, manner, progress)
+        ..JobHead::new(subject, doing, manner, progress)
     }
 }
 
@@ -51,23 +55,29 @@ impl Verb for BeginStep {
     ) -> Result<Vec<StepBegun>, Fault> {
         let mut begun = Vec::with_capacity(1);
         for task in tasks {
-            begun.push(store.step_begin(&task.verb.ask).await?);
+            begun.push(store.step_begin(&task.verb.params).await?);
         }
         Ok(begun)
     }
 
-    fn settle(task: Task<Self>, begun: StepBegun, _: Answered) -> Next {
+    fn settle(task: Task<Self>, begun: StepBegun, _: AnswerTime) -> Next {
         if matches!(begun, StepBegun::Locked) {
             return Next::Later(task.into());
         }
-        let Self { ask, lanes, reply } = task.verb;
-        let is_open = matches!(begun, StepBegun::Fresh) && ask.kind != StepKind::Repeatable;
-        let undo = UndoStep::new(is_open.then(|| (lanes, ask.clone())));
+        let Self {
+            params,
+            lanes,
+            reply,
+        } = task.verb;
+        let is_open = matches!(begun, StepBegun::Fresh) && params.kind != StepKind::Repeatable;
+        let undo = UndoStep::new(is_open.then(|| (lanes, params.clone())));
         if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
             undo.disarm();
             if is_open {
                 // Goes before the end of the attempt, which may be waiting already.
-                return Next::First(FinishStep::task(ask, None, None, task.head.progress).into());
+                return Next::First(
+                    FinishStep::task(params, None, None, task.head.progress).into(),
+                );
             }
         }
         Next::Done
@@ -84,26 +94,26 @@ impl Verb for BeginStep {
 
 #[derive(Debug)]
 pub(crate) struct FinishStep {
-    ask: StepAsk,
+    params: StepParams,
     /// `None`: the step did not happen.
     outcome: Option<Outcome>,
     /// `None`: the step began for a caller who has gone.
-    reply: Option<Reply<Finished>>,
+    reply: Option<Reply<FinishOutcome>>,
 }
 
 impl FinishStep {
     pub(crate) fn task(
-        ask: StepAsk,
+        params: StepParams,
         outcome: Option<Outcome>,
-        reply: Option<Reply<Finished>>,
+        reply: Option<Reply<FinishOutcome>>,
         progress: Progress,
     ) -> Task<Self> {
-        let head = Head {
+        let head = JobHead {
             bytes: outcome.as_ref().map_or(0, |outcome| outcome.bytes().len()),
-            ..head(&ask, "keep a step of", Manner::Duty, progress)
+            ..head(&params, "keep a step of", Manner::Duty, progress)
         };
         let verb = Self {
-            ask,
+            params,
             outcome,
             reply,
         };
@@ -112,20 +122,27 @@ impl FinishStep {
 }
 
 impl Verb for FinishStep {
-    type Outcome = Finished;
+    type Outcome = FinishOutcome;
 
     const RANK: Rank = Rank::Alone;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Finished>, Fault> {
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<FinishOutcome>, Fault> {
         let mut finished = Vec::with_capacity(1);
         for Task { verb, .. } in tasks {
-            finished.push(store.step_finish(&verb.ask, verb.outcome.as_ref()).await?);
+            finished.push(
+                store
+                    .step_finish(&verb.params, verb.outcome.as_ref())
+                    .await?,
+            );
         }
         Ok(finished)
     }
 
-    fn settle(task: Task<Self>, finished: Finished, _: Answered) -> Next {
-        if finished == Finished::Locked {
+    fn settle(task: Task<Self>, finished: FinishOutcome, _: AnswerTime) -> Next {
+        if finished == FinishOutcome::Locked {
             return Next::Later(task.into());
         }
         if let Some(reply) = task.verb.reply {
@@ -147,11 +164,11 @@ impl Verb for FinishStep {
 
 /// Travels with the answer that a step may begin. A caller that does not receive the answer has not begun the step.
 #[derive(Debug)]
-pub(crate) struct UndoStep(Option<(Arc<Lanes>, StepAsk)>);
+pub(crate) struct UndoStep(Option<(Arc<Lanes>, StepParams)>);
 
 impl UndoStep {
     /// `None`: there is nothing to undo.
-    fn new(begun: Option<(Arc<Lanes>, StepAsk)>) -> Self {
+    fn new(begun: Option<(Arc<Lanes>, StepParams)>) -> Self {
         Self(begun)
     }
 
@@ -162,15 +179,15 @@ impl UndoStep {
 
 impl Drop for UndoStep {
     fn drop(&mut self) {
-        if let Some((lanes, ask)) = self.0.take() {
-            undo_step(&lanes, ask);
+        if let Some((lanes, params)) = self.0.take() {
+            undo_step(&lanes, params);
         }
     }
 }
 
 /// Undoes a step that began and did not happen, so that its record has no open step. (When this is given up, the end
 /// of the attempt does it.)
-pub(crate) fn undo_step(lanes: &Lanes, ask: StepAsk) {
-    let undo: Job = FinishStep::task(ask, None, None, lanes.progress()).into();
+pub(crate) fn undo_step(lanes: &Lanes, params: StepParams) {
+    let undo: Job = FinishStep::task(params, None, None, lanes.progress()).into();
     lanes.send(undo);
 }

@@ -5,21 +5,21 @@
 
 use std::time::Duration;
 
+use super::pending_grant::PendingGrant;
 use super::release;
 use super::release::Release;
-use super::wanted::Wanted;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::guard::Guard;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::lease::{RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::row::LockRow;
 
 /// The outcome of an acquire. The verb makes the guard: when no caller receives it, dropping it releases the lease.
 #[derive(Debug)]
-pub(crate) enum Acquired {
+pub(crate) enum AcquireAnswer {
     Held(Guard),
     Busy(Busy),
 }
@@ -27,27 +27,34 @@ pub(crate) enum Acquired {
 /// A fresh grant.
 #[derive(Debug)]
 pub(crate) struct Take {
-    pub(crate) ask: TakeAsk,
-    pub(crate) wanted: Wanted,
-    pub(crate) reply: Reply<Acquired>,
+    pub(crate) params: TakeParams,
+    pub(crate) wanted: PendingGrant,
+    pub(crate) reply: Reply<AcquireAnswer>,
 }
 
 impl Take {
     pub(crate) fn task(
-        ask: TakeAsk,
-        wanted: Wanted,
-        reply: Reply<Acquired>,
+        params: TakeParams,
+        wanted: PendingGrant,
+        reply: Reply<AcquireAnswer>,
         give_up: Moment,
     ) -> Task<Self> {
-        let subject = Subject::Lock(ask.name.clone());
-        let in_session = ask.session.map_or(0, |_| TakeAsk::IN_SESSION);
-        let request = (ask.name.as_bytes().len(), ask.holder.len() + in_session);
+        let subject = Subject::Lock(params.name.clone());
+        let in_session = params.session.map_or(0, |_| TakeParams::IN_SESSION);
+        let request = (
+            params.name.as_bytes().len(),
+            params.holder.len() + in_session,
+        );
         let progress = Progress::until(give_up);
-        let head = Head {
+        let head = JobHead {
             request: Some(request),
-            ..Head::new(subject, "acquire", Manner::Acquire, progress)
+            ..JobHead::new(subject, "acquire", Manner::Acquire, progress)
         };
-        let verb = Self { ask, wanted, reply };
+        let verb = Self {
+            params,
+            wanted,
+            reply,
+        };
         Task { head, verb }
     }
 
@@ -55,7 +62,7 @@ impl Take {
     fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
         let guard = self.wanted.guard(fence, progress.doubts, sent, left);
         guard.map_or(Next::Done, |guard| {
-            Next::answer(self.reply, Ok(Acquired::Held(guard)))
+            Next::answer(self.reply, Ok(AcquireAnswer::Held(guard)))
         })
     }
 
@@ -70,12 +77,12 @@ impl Take {
         // An earlier sending, or this grant itself, may have the row locked.
         let is_unknown = progress.in_doubt() || (progress.sent && row.is_none());
         let undo = is_unknown.then(|| self.undo(progress, Moment::now()));
-        let name = self.ask.name;
+        let name = self.params.name;
         let mut busy = busy(name, Kind::Lock, row);
         if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
             (busy.quarantine, busy.waiters) = (Some(left), waiters);
         }
-        let _ = self.reply.send(busy.map(Acquired::Busy));
+        let _ = self.reply.send(busy.map(AcquireAnswer::Busy));
         undo.map_or(Next::Done, |undo| {
             let undo = if progress.in_doubt() {
                 undo.repeated()
@@ -88,11 +95,11 @@ impl Take {
 
     /// Frees the grants that its sendings got, or may still get.
     fn undo(&self, progress: &Progress, now: Moment) -> Task<Release> {
-        let (ask, waiters) = (&self.ask, &self.wanted.waiters);
+        let (params, waiters) = (&self.params, &self.wanted.waiters);
         release::undo(
-            &ask.name,
-            ask.grant_id,
-            ask.ttl,
+            &params.name,
+            params.grant_id,
+            params.ttl,
             progress.doubts,
             waiters,
             now,
@@ -101,37 +108,42 @@ impl Take {
 }
 
 impl Verb for Take {
-    type Outcome = Taken;
+    type Outcome = TakeOutcome;
 
     const RANK: Rank = Rank::Exchange;
 
     const MAY_GRANT: bool = true;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Taken>, Fault> {
-        let asks: Vec<TakeAsk> = tasks.iter().map(|task| task.verb.ask.clone()).collect();
-        store.lease_take(&asks).await
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<TakeOutcome>, Fault> {
+        let all: Vec<TakeParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        store.lease_take(&all).await
     }
 
-    fn settle(task: Task<Self>, outcome: Taken, answered: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: TakeOutcome, answered: AnswerTime) -> Next {
         let (progress, take) = (task.head.progress, &task.verb);
         match outcome {
-            Taken::Granted { fence } if progress.sent || answered.is_stale(take.ask.ttl) => {
-                Confirm::after(task, fence)
+            TakeOutcome::Granted { fence }
+                if progress.sent || answered.is_stale(take.params.ttl) =>
+            {
+                ConfirmTake::after(task, fence)
             }
-            Taken::Granted { fence } => {
-                let ttl = take.ask.ttl;
+            TakeOutcome::Granted { fence } => {
+                let ttl = take.params.ttl;
                 task.verb.granted(&progress, fence, answered.sent, ttl)
             }
             // An earlier sending was granted it: confirm the lease.
-            Taken::Busy(Some(row)) if progress.sent && row.is_of(take.ask.grant_id) => {
-                Confirm::after(task, row.fence)
+            TakeOutcome::Busy(Some(row)) if progress.sent && row.is_of(take.params.grant_id) => {
+                ConfirmTake::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.
-            Taken::Busy(None) | Taken::Quarantined { .. } if progress.in_doubt() => {
+            TakeOutcome::Busy(None) | TakeOutcome::Quarantined { .. } if progress.in_doubt() => {
                 Next::Later(task.into())
             }
-            Taken::Busy(row) => task.verb.busy(&progress, row, None),
-            Taken::Quarantined { left, waiters } => {
+            TakeOutcome::Busy(row) => task.verb.busy(&progress, row, None),
+            TakeOutcome::Quarantined { left, waiters } => {
                 task.verb.busy(&progress, None, Some((left, waiters)))
             }
         }
@@ -171,12 +183,12 @@ pub(crate) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy,
 
 /// Confirms a grant whose lease may have little time left.
 #[derive(Debug)]
-pub(crate) struct Confirm {
+pub(crate) struct ConfirmTake {
     take: Take,
     fence: i64,
 }
 
-impl Confirm {
+impl ConfirmTake {
     fn after(task: Task<Take>, fence: i64) -> Next {
         let Task {
             mut head,
@@ -195,30 +207,35 @@ impl Confirm {
     }
 }
 
-impl Verb for Confirm {
-    type Outcome = Renewed;
+impl Verb for ConfirmTake {
+    type Outcome = RenewOutcome;
 
     const RANK: Rank = Rank::Confirm;
 
-    async fn send(tasks: &mut [Task<Self>], store: &mut dyn Store) -> Result<Vec<Renewed>, Fault> {
-        let ask = |task: &Task<Self>| {
-            let ask = &task.verb.take.ask;
-            RenewAsk {
-                name: ask.name.clone(),
-                grant_id: ask.grant_id,
-                ttl: ask.ttl,
+    async fn send(
+        tasks: &mut [Task<Self>],
+        store: &mut dyn Store,
+    ) -> Result<Vec<RenewOutcome>, Fault> {
+        let params = |task: &Task<Self>| {
+            let params = &task.verb.take.params;
+            RenewParams {
+                name: params.name.clone(),
+                grant_id: params.grant_id,
+                ttl: params.ttl,
             }
         };
-        let asks: Vec<RenewAsk> = tasks.iter().map(ask).collect();
-        store.lease_renew(&asks).await
+        let all: Vec<RenewParams> = tasks.iter().map(params).collect();
+        store.lease_renew(&all).await
     }
 
-    fn settle(task: Task<Self>, outcome: Renewed, answered: Answered) -> Next {
+    fn settle(task: Task<Self>, outcome: RenewOutcome, answered: AnswerTime) -> Next {
         let (progress, Self { take, fence }) = (task.head.progress, task.verb);
         match outcome {
-            Renewed::Live { remaining } => take.granted(&progress, fence, answered.sent, remaining),
+            RenewOutcome::Live { remaining } => {
+                take.granted(&progress, fence, answered.sent, remaining)
+            }
             // It was granted, and has expired meanwhile.
-            Renewed::Gone => take.busy(&progress, None, None),
+            RenewOutcome::Gone => take.busy(&progress, None, None),
         }
     }
 

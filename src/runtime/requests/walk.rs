@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::model::{Error, Moment};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
 use crate::store::verbs::Store;
 use crate::store::verbs::clean::CleanedLocks;
 use crate::store::verbs::fault::Fault;
@@ -25,7 +25,7 @@ impl Walk {
     pub(crate) fn task(limit: u32, limit_each: Duration, reply: Reply<u64>) -> Task<Self> {
         let progress = Progress::within(limit_each);
         Task {
-            head: Head::new(None, "clean", Manner::Wish, progress),
+            head: JobHead::new(None, "clean", Manner::Wish, progress),
             verb: Self {
                 limit,
                 after: Vec::new(),
@@ -53,7 +53,7 @@ impl Verb for Walk {
         Ok(cleaned)
     }
 
-    fn settle(mut task: Task<Self>, cleaned: CleanedLocks, _: Answered) -> Next {
+    fn settle(mut task: Task<Self>, cleaned: CleanedLocks, _: AnswerTime) -> Next {
         let walk = &mut task.verb;
         walk.removed += cleaned.removed;
         match cleaned.last {

@@ -50,7 +50,7 @@ impl Alphabet {
         }
         let head = self.lanes.look(None, "look for a character in");
         let ask = async move |store: &mut dyn Store| store.lacks(character).await;
-        match self.lanes.ask_aside(head, ask).await {
+        match self.lanes.run_aside(head, ask).await {
             Ok(lacks) => {
                 all().insert(character, lacks);
                 lacks

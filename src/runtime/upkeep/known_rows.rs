@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 
 use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
 use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes, alone};
-use crate::runtime::batch::head::{Head, Manner, Progress};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::store::verbs::Store;
-use crate::store::verbs::lock_row::RowAsk;
+use crate::store::verbs::lock_row::RowAction;
 use crate::store::verbs::row::LockRow;
 
 /// How many names a client remembers to have rows.
@@ -23,7 +23,7 @@ type Row = oneshot::Receiver<Result<Option<LockRow>, Error>>;
 
 /// The row of a name.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct RowView {
     pub(crate) fence: i64,
     /// The grant in the row, live or expired: an expired lease may still be pinned.
     pub(crate) grant: Option<LockInfo>,
@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     waiters: u32,
 }
 
-impl Seen {
+impl RowView {
     fn of(row: LockRow) -> Result<Self, Error> {
         row.check_kind(Kind::Lock)?;
         let (fence, reclaimed, waiters) = (row.fence, row.reclaimed, row.waiters);
@@ -72,7 +72,7 @@ impl Seen {
 
 /// What a client knows of a name that a transaction of its own asked for.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownRow {
     /// The last fence that a transaction of this client was granted, until that transaction is known to have ended.
     pub(crate) granted: Option<i64>,
     /// A lease of the name was seen.
@@ -85,7 +85,7 @@ pub(crate) struct KnownRows {
     lanes: Arc<Lanes>,
     one_writer: bool,
     /// Names known to have a row.
-    rows: Mutex<HashMap<Name, Known>>,
+    rows: Mutex<HashMap<Name, KnownRow>>,
 }
 
 impl KnownRows {
@@ -99,7 +99,7 @@ impl KnownRows {
     }
 
     /// Looks up the row of `name`, and makes a missing one.
-    pub(crate) async fn row(&self, name: &Name) -> Result<Seen, Error> {
+    pub(crate) async fn row(&self, name: &Name) -> Result<RowView, Error> {
         let making = self.make_row(name);
         self.made_row(name, making).await
     }
@@ -110,28 +110,28 @@ impl KnownRows {
 
     fn make_row_until(&self, name: &Name, progress: Progress) -> Row {
         let (reply, row) = oneshot::channel();
-        let head = Head::new(Subject::Lock(name.clone()), LOOK, Manner::Look, progress);
+        let head = JobHead::new(Subject::Lock(name.clone()), LOOK, Manner::Look, progress);
         let name = name.clone();
-        let make = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Make).await;
+        let make = async move |store: &mut dyn Store| store.lock_row(&name, RowAction::Make).await;
         self.lanes.send(alone(head, make, reply));
         row
     }
 
-    async fn made_row(&self, name: &Name, row: Row) -> Result<Seen, Error> {
+    async fn made_row(&self, name: &Name, row: Row) -> Result<RowView, Error> {
         let Some(row) = self.lanes.heard(row).await? else {
             return Err(Error::CorruptRow {
                 name: name.as_str().into(),
                 what: "another session removes it as soon as it is made",
             });
         };
-        let seen = Seen::of(row)?;
+        let seen = RowView::of(row)?;
         self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();
         Ok(seen)
     }
 
     /// [`Self::row`] for a version. A transaction of the caller's may keep the lane from writing; there, the
     /// connection for looks reads an existing row first.
-    pub(crate) async fn look_version(&self, name: &Name) -> Result<Seen, Error> {
+    pub(crate) async fn look_version(&self, name: &Name) -> Result<RowView, Error> {
         if self.one_writer
             && let Ok(Some(seen)) = self.look_at_row(name).await
         {
@@ -142,7 +142,7 @@ impl KnownRows {
             // lease.
             let freed = self.make_row_until(name, Progress::within(ASIDE_LIMIT));
             return match self.lanes.heard(freed).await {
-                Ok(Some(freed)) => Seen::of(freed),
+                Ok(Some(freed)) => RowView::of(freed),
                 _ => Ok(seen),
             };
         }
@@ -159,10 +159,10 @@ impl KnownRows {
     pub(crate) async fn busy_now(&self, name: &Name, kind: Kind) -> Busy {
         let head = self.lanes.look(Subject::Lock(name.clone()), LOOK);
         let of = name.clone();
-        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAsk::Look).await;
-        let row = self.lanes.ask(head, look).await.ok().flatten();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAction::Look).await;
+        let row = self.lanes.run(head, look).await.ok().flatten();
         let waiters = row.as_ref().map_or(0, |row| row.waiters);
-        let seen = row.and_then(|row| Seen::of(row).ok());
+        let seen = row.and_then(|row| RowView::of(row).ok());
         if let Some(busy) = seen.and_then(|seen| seen.busy(name)) {
             return busy;
         }
@@ -180,19 +180,19 @@ impl KnownRows {
     pub(crate) async fn quarantine(&self, subject: Subject) -> Result<Option<Duration>, Error> {
         let head = self.lanes.look(subject, LOOK);
         let look = async move |store: &mut dyn Store| store.quarantine_left().await;
-        self.lanes.ask(head, look).await
+        self.lanes.run(head, look).await
     }
 
-    async fn look_at_row(&self, name: &Name) -> Result<Option<Seen>, Error> {
+    async fn look_at_row(&self, name: &Name) -> Result<Option<RowView>, Error> {
         let head = self.lanes.look_beside(Subject::Lock(name.clone()), LOOK);
         let name = name.clone();
-        let look = async move |store: &mut dyn Store| store.lock_row(&name, RowAsk::Look).await;
-        let row = self.lanes.ask_aside(head, look).await?;
-        row.map(Seen::of).transpose()
+        let look = async move |store: &mut dyn Store| store.lock_row(&name, RowAction::Look).await;
+        let row = self.lanes.run_aside(head, look).await?;
+        row.map(RowView::of).transpose()
     }
 
     /// What this client knows of the row of `name`.
-    pub(crate) fn known(&self, name: &Name) -> Option<Known> {
+    pub(crate) fn known(&self, name: &Name) -> Option<KnownRow> {
         self.rows().get(name).copied()
     }
 
@@ -218,7 +218,7 @@ impl KnownRows {
         self.rows().remove(name);
     }
 
-    fn rows(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
+    fn rows(&self) -> MutexGuard<'_, HashMap<Name, KnownRow>> {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         // A name that is dropped here only costs another look.
         if rows.len() > MAX_ROWS {

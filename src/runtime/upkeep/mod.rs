@@ -1,7 +1,7 @@
 //! The schema, the cleaner, and what a client remembers of rows, keys and pools.
 
 pub(crate) mod alphabet;
-pub(crate) mod clean;
+pub(crate) mod cleaner;
 pub(crate) mod known_rows;
 pub(crate) mod proven_pools;
 pub(crate) mod schema;

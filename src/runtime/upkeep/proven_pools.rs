@@ -4,18 +4,18 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// What a pool connects with. It is another value when the application changes it.
-pub(crate) type Options = Weak<dyn Any + Send + Sync>;
+pub(crate) type PoolOptions = Weak<dyn Any + Send + Sync>;
 
 #[derive(Debug, Default)]
-pub(crate) struct ProvenPools(Mutex<Vec<Options>>);
+pub(crate) struct ProvenPools(Mutex<Vec<PoolOptions>>);
 
 impl ProvenPools {
-    pub(crate) fn contains(&self, options: &Options) -> bool {
+    pub(crate) fn contains(&self, options: &PoolOptions) -> bool {
         let proven = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         proven.iter().any(|one| one.ptr_eq(options))
     }
 
-    pub(crate) fn insert(&self, options: Options) {
+    pub(crate) fn insert(&self, options: PoolOptions) {
         let mut proven = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         proven.retain(|one| one.strong_count() > 0 && !one.ptr_eq(&options));
         proven.push(options);
@@ -23,7 +23,7 @@ impl ProvenPools {
 }
 
 /// The options of a pool, as they are compared.
-pub(crate) fn options<O: Any + Send + Sync>(options: Arc<O>) -> Options {
+pub(crate) fn options<O: Any + Send + Sync>(options: Arc<O>) -> PoolOptions {
     let options: Arc<dyn Any + Send + Sync> = options;
     Arc::downgrade(&options)
 }

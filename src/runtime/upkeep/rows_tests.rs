@@ -9,7 +9,7 @@ use crate::model::{ClockError, Mode};
 use crate::runtime::Core;
 use crate::runtime::base::settings::Settings;
 use crate::store::sqlite::Sqlite;
-use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
 
 fn url(dir: &tempfile::TempDir) -> String {
     format!("sqlite:{}", dir.path().join("a.db").display())
@@ -17,7 +17,7 @@ fn url(dir: &tempfile::TempDir) -> String {
 
 #[test]
 fn a_row_is_held_while_its_lease_lasts() {
-    let seen = |remaining| Seen {
+    let seen = |remaining| RowView {
         fence: 1,
         grant: Some(LockInfo {
             name: Name::new("a").unwrap(),
@@ -38,7 +38,7 @@ fn a_row_is_held_while_its_lease_lasts() {
     assert!(seen(std::time::Duration::ZERO).holder().is_none());
     let (fence, grant) = (1, None);
     assert!(
-        Seen {
+        RowView {
             fence,
             grant,
             reclaimed: false,
@@ -106,7 +106,7 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
     }
     let other = Sqlite::from_url(&url(&dir)).unwrap();
     let mut other = other.open(Duration::from_secs(20)).await.unwrap();
-    let ask = TakeAsk {
+    let params = TakeParams {
         name: names[0].clone(),
         grant_id: Uuid::new_v4(),
         ttl: Duration::from_secs(30),
@@ -114,8 +114,8 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
         session: None,
         barging: false,
     };
-    let taken = other.lease_take(&[ask]).await.unwrap();
-    let [Taken::Granted { fence }] = taken[..] else {
+    let taken = other.lease_take(&[params]).await.unwrap();
+    let [TakeOutcome::Granted { fence }] = taken[..] else {
         panic!("{taken:?}")
     };
     assert_eq!(

@@ -15,7 +15,7 @@ use crate::store::driver::migrate::{DATABASE, HISTORY_TABLE, changed, newer};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::quarantine::Limit;
-use crate::store::verbs::schema::{Applied, MigrateUntil};
+use crate::store::verbs::schema::{AppliedMigration, MigrateUntil};
 
 /// The caller limits the time of all verbs together.
 const UNBOUNDED: Duration = Duration::MAX;
@@ -150,7 +150,7 @@ async fn begin_quarantine(
 async fn read_history(
     connection: &mut dyn Connection,
     target: &str,
-) -> Result<Result<Option<Vec<Applied>>, Error>, Fault> {
+) -> Result<Result<Option<Vec<AppliedMigration>>, Error>, Fault> {
     let is_other = async |store: &mut dyn Store| match store.find_lock_table().await {
         // The history is made first. So a table that another process has just made has a history now.
         Ok(()) => Ok(store.schema_history().await?.is_none()),
@@ -185,7 +185,11 @@ fn newest(migrations: &[Migration]) -> i32 {
     migrations.iter().map(Migration::version).max().unwrap_or(0)
 }
 
-fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Result<Schema, Error> {
+fn compare(
+    history: Option<Vec<AppliedMigration>>,
+    engine: Engine,
+    target: &str,
+) -> Result<Schema, Error> {
     let runner = migrations(engine)?.runner;
     let ours = runner.get_migrations();
     let needed = newest(ours);
@@ -227,15 +231,15 @@ fn compare(history: Option<Vec<Applied>>, engine: Engine, target: &str) -> Resul
 mod tests {
     use super::*;
 
-    fn row_of(migration: &Migration) -> Applied {
-        Applied {
+    fn row_of(migration: &Migration) -> AppliedMigration {
+        AppliedMigration {
             version: migration.version(),
             name: migration.name().into(),
             checksum: migration.checksum().to_string(),
         }
     }
 
-    fn current() -> Vec<Applied> {
+    fn current() -> Vec<AppliedMigration> {
         let runner = migrations(Engine::Sqlite).unwrap().runner;
         let mut rows: Vec<_> = runner.get_migrations().iter().map(row_of).collect();
         rows.sort_by_key(|row| row.version);

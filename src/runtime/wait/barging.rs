@@ -6,20 +6,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::queue::Queue as Places;
+use super::queue::Queue;
 use crate::model::Name;
-use crate::store::verbs::release::Freed;
+use crate::store::verbs::release::FreeOutcome;
 
 /// The queues of all names that a task of this process waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    by_name: Mutex<HashMap<Name, Weak<Queue>>>,
+    by_name: Mutex<HashMap<Name, Weak<NameWaiters>>>,
     /// The waiters in the queues of the database.
-    pub(crate) queue: Arc<Places>,
+    pub(crate) queue: Arc<Queue>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue {
+pub(crate) struct NameWaiters {
     first: Semaphore,
     freed: Notify,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Queue {
 pub(crate) struct Waiter {
     waiters: Arc<Waiters>,
     name: Name,
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<NameWaiters>>,
 }
 
 impl Waiters {
@@ -37,7 +37,7 @@ impl Waiters {
         let mut queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         let known = queues.get(name).and_then(Weak::upgrade);
         let queue = known.unwrap_or_else(|| {
-            let queue = Arc::new(Queue {
+            let queue = Arc::new(NameWaiters {
                 first: Semaphore::new(1),
                 freed: Notify::new(),
             });
@@ -52,14 +52,16 @@ impl Waiters {
     }
 
     /// A release was answered: wakes the waiter whose turn it is.
-    pub(crate) fn settled(&self, name: &Name, freed: &Freed) {
+    pub(crate) fn settled(&self, name: &Name, freed: &FreeOutcome) {
         match freed {
-            Freed::Passed(next) => self.queue.all_passed(next),
-            Freed::Released | Freed::WasFree | Freed::Expired => match name.of_permit() {
-                Some(name) => self.freed(&name),
-                None => self.freed(name),
-            },
-            Freed::Superseded | Freed::Locked => {}
+            FreeOutcome::Passed(next) => self.queue.all_passed(next),
+            FreeOutcome::Released | FreeOutcome::WasFree | FreeOutcome::Expired => {
+                match name.of_permit() {
+                    Some(name) => self.freed(&name),
+                    None => self.freed(name),
+                }
+            }
+            FreeOutcome::Superseded | FreeOutcome::Locked => {}
         }
     }
 

@@ -6,17 +6,17 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::queue::Queue;
-use super::queue::seat::{Seat, Turn};
+use super::queue::seat::{Seat, SeatEnd};
 use crate::model::{Kind, Name};
 use crate::runtime::held::on_end::OnEnd;
 use crate::runtime::held::session::Session;
-use crate::store::verbs::queue::{LookAsk, Ticket};
+use crate::store::verbs::queue::{LookParams, Ticket};
 
 /// A place in a queue, from before its row is made. Dropping it leaves the queue.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     seat: Arc<Seat>,
-    /// How many sendings of the ask to join may still reach the server.
+    /// How many joins that were sent may still reach the server.
     pub(crate) late: u32,
     /// The TTL of the grant that it asks for.
     ttl: Duration,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
     on_end: Arc<dyn OnEnd>,
 }
 
-impl Place {
+impl QueuePlace {
     /// `kind`: what the name stands for.
     pub(crate) fn new(
         (queue, on_end): (&Arc<Queue>, &Arc<dyn OnEnd>),
@@ -67,8 +67,8 @@ impl Place {
         self.queue.may_deadlock();
     }
 
-    pub(crate) fn look_ask(&self) -> Option<LookAsk> {
-        self.seat.look_ask()
+    pub(crate) fn look_params(&self) -> Option<LookParams> {
+        self.seat.look_params()
     }
 
     pub(crate) fn position(&self) -> Option<i64> {
@@ -82,7 +82,7 @@ impl Place {
     }
 
     /// Resolves when its turn has come, or its row is gone.
-    pub(crate) async fn turn(&self) -> Turn {
+    pub(crate) async fn turn(&self) -> SeatEnd {
         self.seat.told().await
     }
 
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.queue.left(&self.seat);
         if let Some(position) = self.position() {

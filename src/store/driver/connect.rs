@@ -93,7 +93,7 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
 pub(crate) trait Connection: fmt::Debug + Send + 'static {
     /// Runs one verb, with the statements that this engine's sessions need before and after it. After `bound` the
     /// caller drops the future, and the connection with it.
-    async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault>;
+    async fn run(&mut self, call: &mut dyn VerbCall, bound: Duration) -> Result<(), Fault>;
 
     /// The largest outcome that a statement can carry to this server, in bytes. Asked on every new connection: the
     /// server may be another one, or its setting may have changed.
@@ -134,7 +134,7 @@ enum Once<V, T> {
     Found(T),
 }
 
-impl<V, T> Call for Once<V, T>
+impl<V, T> VerbCall for Once<V, T>
 where
     V: AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
 {
@@ -152,7 +152,7 @@ where
 }
 
 /// One call of a verb. It keeps the verb's outcome.
-pub(crate) trait Call {
+pub(crate) trait VerbCall {
     fn on<'a>(
         &'a mut self,
         store: &'a mut dyn Store,

@@ -25,7 +25,7 @@ use crate::store::verbs::TxStore;
     note = "rowlock takes `PgPool`, `MySqlPool` and `SqlitePool`, and the transactions that such a pool begins",
     note = "each database needs its feature of rowlock: `postgres`, `mysql` or `sqlite`"
 )]
-pub(crate) trait Supported: sqlx::Database<Connection: TxStore> {
+pub(crate) trait SupportedDatabase: sqlx::Database<Connection: TxStore> {
     const DRIVER: Driver;
 
     /// Opens rowlock's own connections to such a database.
@@ -77,7 +77,7 @@ macro_rules! engines {
 
         $(
             #[cfg(feature = $feature)]
-            impl Supported for $database {
+            impl SupportedDatabase for $database {
                 const DRIVER: Driver = Driver::$driver;
 
                 type Connector = crate::store::$folder::$driver;

@@ -7,53 +7,53 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::model::{Name, Outcome, RecordKey};
-use crate::store::verbs::lease::{RenewAsk, TakeAsk};
-use crate::store::verbs::queue::LookAsk;
-use crate::store::verbs::record::{ClaimAsk, EndColumns, FinishAsk, KeepAsk};
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::lease::{RenewParams, TakeParams};
+use crate::store::verbs::queue::LookParams;
+use crate::store::verbs::record::{ClaimParams, EndColumns, FinishParams, KeepParams};
+use crate::store::verbs::release::ReleaseParams;
 use crate::store::verbs::session::LeftBehind;
 use crate::store::verbs::time::to_micros;
 
 /// `[[name, grant_id, ttl, holder, session or null, barging], …]`
-pub(crate) fn takes<'a>(asks: impl IntoIterator<Item = &'a TakeAsk>) -> String {
-    array(asks.into_iter().map(|ask| {
+pub(crate) fn takes<'a>(all: impl IntoIterator<Item = &'a TakeParams>) -> String {
+    array(all.into_iter().map(|params| {
         json!([
-            hex(&ask.name),
-            ask.grant_id.simple().to_string(),
-            to_micros(ask.ttl),
-            &*ask.holder,
-            ask.session.map(|id| id.simple().to_string()),
-            i32::from(ask.barging)
+            hex(&params.name),
+            params.grant_id.simple().to_string(),
+            to_micros(params.ttl),
+            &*params.holder,
+            params.session.map(|id| id.simple().to_string()),
+            i32::from(params.barging)
         ])
     }))
 }
 
 /// `[[name, grant_id, ttl], …]`
-pub(crate) fn renewals(asks: &[RenewAsk]) -> String {
-    array(asks.iter().map(|ask| {
+pub(crate) fn renewals(all: &[RenewParams]) -> String {
+    array(all.iter().map(|params| {
         json!([
-            hex(&ask.name),
-            ask.grant_id.simple().to_string(),
-            to_micros(ask.ttl)
+            hex(&params.name),
+            params.grant_id.simple().to_string(),
+            to_micros(params.ttl)
         ])
     }))
 }
 
 /// `[[name, grant_id], …]`
-pub(crate) fn releases(asks: &[ReleaseAsk]) -> String {
+pub(crate) fn releases(all: &[ReleaseParams]) -> String {
     array(
-        asks.iter()
-            .map(|ask| json!([hex(&ask.name), ask.grant_id.simple().to_string()])),
+        all.iter()
+            .map(|params| json!([hex(&params.name), params.grant_id.simple().to_string()])),
     )
 }
 
 /// `[[name, grant_id, position], …]`
-pub(crate) fn looks(asks: &[LookAsk]) -> String {
-    array(asks.iter().map(|ask| {
+pub(crate) fn looks(all: &[LookParams]) -> String {
+    array(all.iter().map(|params| {
         json!([
-            hex(&ask.name),
-            ask.grant_id.simple().to_string(),
-            ask.position
+            hex(&params.name),
+            params.grant_id.simple().to_string(),
+            params.position
         ])
     }))
 }
@@ -90,44 +90,44 @@ pub(crate) fn keys(keys: &[RecordKey]) -> String {
 }
 
 /// `[[scope, key, attempt seen or null, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun], …]`
-pub(crate) fn claims(asks: &[&ClaimAsk]) -> String {
-    array(asks.iter().map(|ask| {
+pub(crate) fn claims(all: &[&ClaimParams]) -> String {
+    array(all.iter().map(|params| {
         json!([
-            bytes(ask.key.scope()),
-            bytes(ask.key.key()),
-            ask.seen,
-            ask.max_attempts,
-            ask.attempt_id.simple().to_string(),
-            &*ask.holder,
-            bytes(ask.fingerprint.as_bytes()),
-            to_micros(ask.lease),
-            to_micros(ask.remember_begun)
+            bytes(params.key.scope()),
+            bytes(params.key.key()),
+            params.seen,
+            params.max_attempts,
+            params.attempt_id.simple().to_string(),
+            &*params.holder,
+            bytes(params.fingerprint.as_bytes()),
+            to_micros(params.lease),
+            to_micros(params.remember_begun)
         ])
     }))
 }
 
 /// `[[scope, key, attempt_id, lease], …]`
-pub(crate) fn keeps(asks: &[KeepAsk]) -> String {
-    array(asks.iter().map(|ask| {
+pub(crate) fn keeps(all: &[KeepParams]) -> String {
+    array(all.iter().map(|params| {
         json!([
-            bytes(ask.key.scope()),
-            bytes(ask.key.key()),
-            ask.attempt_id.simple().to_string(),
-            to_micros(ask.lease)
+            bytes(params.key.scope()),
+            bytes(params.key.key()),
+            params.attempt_id.simple().to_string(),
+            to_micros(params.lease)
         ])
     }))
 }
 
 /// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, remember, bound, pardon, remember begun,
 /// step is open], …]`
-pub(crate) fn ends(asks: &[FinishAsk]) -> String {
-    array(asks.iter().map(|ask| {
-        let end = EndColumns::from(&ask.end);
+pub(crate) fn ends(all: &[FinishParams]) -> String {
+    array(all.iter().map(|params| {
+        let end = EndColumns::from(&params.end);
         json!([
-            bytes(ask.key.scope()),
-            bytes(ask.key.key()),
-            ask.attempt_id.simple().to_string(),
-            ask.attempt,
+            bytes(params.key.scope()),
+            bytes(params.key.key()),
+            params.attempt_id.simple().to_string(),
+            params.attempt,
             end.state,
             end.outcome.map(Outcome::content_type),
             end.outcome.map(|outcome| bytes(outcome.bytes())),

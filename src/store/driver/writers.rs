@@ -49,7 +49,7 @@ pub(crate) struct Writers {
 
 /// The head of the line, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Head {
+pub(crate) struct LineHead {
     writers: Arc<Writers>,
     _permit: OwnedSemaphorePermit,
 }
@@ -84,7 +84,7 @@ tokio::task_local! {
 /// no verb of [`Writers::in_turns`].
 pub(crate) async fn turn() -> Option<WriteTurn> {
     let (writers, longest) = WRITERS.try_with(Clone::clone).ok()?;
-    let _waiting = Waiting::of(&writers);
+    let _waiting = LineWaiter::of(&writers);
     let mut turn = pin!(writers.take_turn());
     let until = Moment::now() + longest;
     loop {
@@ -140,9 +140,9 @@ impl Writers {
     }
 
     /// Waits in the line, until all transactions before have had their turns or have left.
-    pub(crate) async fn line_up(self: &Arc<Self>) -> Head {
+    pub(crate) async fn line_up(self: &Arc<Self>) -> LineHead {
         let permit = Arc::clone(&self.line).acquire_owned().await;
-        Head {
+        LineHead {
             writers: Arc::clone(self),
             _permit: permit.expect("the line is never closed"),
         }
@@ -157,7 +157,7 @@ impl Writers {
     }
 }
 
-impl Head {
+impl LineHead {
     /// Waits for the turn. Then the next transaction is the head of the line.
     pub(crate) async fn turn(self) -> WriteTurn {
         let turn = self.writers.take_turn().await;
@@ -171,16 +171,16 @@ impl Head {
 }
 
 /// An own connection waits for its turn.
-struct Waiting<'a>(&'a Writers);
+struct LineWaiter<'a>(&'a Writers);
 
-impl<'a> Waiting<'a> {
+impl<'a> LineWaiter<'a> {
     fn of(writers: &'a Writers) -> Self {
         writers.own.fetch_add(1, Ordering::SeqCst);
         Self(writers)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LineWaiter<'_> {
     fn drop(&mut self) {
         self.0.own.fetch_sub(1, Ordering::SeqCst);
     }

@@ -5,8 +5,8 @@ use sqlx::{Connection, FromRow, MySqlConnection, Row};
 
 use super::permit_reclaim::crashed_text;
 use super::permit_text::{Reclaim, pass_text};
-use super::queue::transact;
 use super::record::{REMOVE, REMOVE_STEPS};
+use super::statement::transact;
 use super::statement::{fill, hex, read_alone};
 use crate::model::{Name, RecordKey};
 use crate::store::driver::json;
@@ -14,7 +14,7 @@ use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, cl
 use crate::store::verbs::deadlock::DeadlockStore;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::MOST;
-use crate::store::verbs::queue::{PassAsk, PassWhy};
+use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::store::verbs::run::RunStore;
 use crate::store::verbs::session::SessionStore;
 use crate::store::verbs::time::to_micros;
@@ -187,7 +187,7 @@ async fn reclaim(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fau
         };
         let why = PassWhy::Orphaned;
         // A row that a transaction has locked is not idle.
-        let text = pass_text(&PassAsk { name, why }, Reclaim::Now, MOST);
+        let text = pass_text(&PassParams { name, why }, Reclaim::Now, MOST);
         transact(conn, &text).await?;
     }
     Ok(!crashed.is_empty())

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 use super::statement::{found_cluster, read_alone};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connect::{Call, Connection, Connector};
+use crate::store::driver::connect::{Connection, Connector, VerbCall};
 use crate::store::driver::origin::{Current, Origin, Password};
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::{servers, url};
@@ -190,7 +190,7 @@ fn session(operation_timeout: Duration) -> String {
 
 #[async_trait(?Send)]
 impl Connection for MySqlConnection {
-    async fn run(&mut self, call: &mut dyn Call, _bound: Duration) -> Result<(), Fault> {
+    async fn run(&mut self, call: &mut dyn VerbCall, _bound: Duration) -> Result<(), Fault> {
         call.on(self).await
     }
 

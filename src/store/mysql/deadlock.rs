@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::statement::{fill, quoted, read_alone};
 use crate::store::driver::json;
-use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellParams};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::LookAsk;
+use crate::store::verbs::queue::LookParams;
 
 const TELL: &str = "
 INSERT IGNORE INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)
@@ -61,14 +61,14 @@ STRAIGHT_JOIN rowlock_waiting_owner o FORCE INDEX (PRIMARY)
 
 #[async_trait]
 impl DeadlockStore for MySqlConnection {
-    async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault> {
+    async fn deadlock_tell(&mut self, params: &TellParams) -> Result<(), Fault> {
         let mut tx = self.begin().await?;
-        for held in ask.held.chunks(PAGE) {
+        for held in params.held.chunks(PAGE) {
             sqlx::query(TELL)
-                .bind(ask.waiter.grant_id)
-                .bind(ask.waiter.name.as_bytes())
-                .bind(ask.waiter.position)
-                .bind(&ask.owner)
+                .bind(params.waiter.grant_id)
+                .bind(params.waiter.name.as_bytes())
+                .bind(params.waiter.position)
+                .bind(&params.owner)
                 .bind(json::ids(held))
                 .execute(&mut *tx)
                 .await?;
@@ -87,8 +87,8 @@ impl DeadlockStore for MySqlConnection {
         Ok(tx.commit().await?)
     }
 
-    async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault> {
-        let edges = fill(EDGES, &[quoted(&json::looks(asks))]);
+    async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
+        let edges = fill(EDGES, &[quoted(&json::looks(all))]);
         let rows: Vec<MySqlRow> = read_alone(self, &edges).await?;
         let edge = |row| Ok(Edge::from(EdgeColumns::from_row(row)?));
         let edges: Result<_, sqlx::Error> = rows.iter().map(edge).collect();

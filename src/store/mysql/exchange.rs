@@ -20,8 +20,8 @@ use super::lease_text::{LONGEST, names, take_alike, take_text};
 use super::lock_row::{Rows, found};
 use super::statement::{fill, hex, in_one_transaction, is_in_cluster};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::TakeAsk;
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::lease::TakeParams;
+use crate::store::verbs::release::ReleaseParams;
 
 const LOCK_MINE: &str = "
 SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock f FORCE INDEX (PRIMARY)
@@ -38,7 +38,7 @@ WHERE @rl_mine = ? AND l.name IN (?)"
 );
 
 /// What was done.
-pub(super) struct Exchanged {
+pub(super) struct ExchangeRows {
     /// All leases were freed, or none.
     pub(super) freed: bool,
     /// The rows of the takes.
@@ -49,9 +49,9 @@ pub(super) struct Exchanged {
 /// be the quickest way.
 pub(super) async fn exchange(
     conn: &mut MySqlConnection,
-    releases: &[&ReleaseAsk],
-    takes: &[TakeAsk],
-) -> Result<Option<Exchanged>, Fault> {
+    releases: &[&ReleaseParams],
+    takes: &[TakeParams],
+) -> Result<Option<ExchangeRows>, Fault> {
     // On a cluster, each statement would be a request.
     if releases.is_empty() || is_in_cluster() {
         return Ok(None);
@@ -63,7 +63,7 @@ pub(super) async fn exchange(
     let found_rows = in_one_transaction(conn, &text).await?;
     let (mine, rows) = found_rows.split_first().ok_or(sqlx::Error::RowNotFound)?;
     let mine: i64 = mine.try_get(0)?;
-    Ok(Some(Exchanged {
+    Ok(Some(ExchangeRows {
         freed: usize::try_from(mine) == Ok(releases.len()),
         rows: found(rows)?,
     }))
@@ -72,7 +72,7 @@ pub(super) async fn exchange(
 /// Frees all of these leases, which are of no permits, or none of them.
 pub(super) async fn release_all(
     conn: &mut MySqlConnection,
-    releases: &[ReleaseAsk],
+    releases: &[ReleaseParams],
 ) -> Result<bool, Fault> {
     let text = format!("{}; SELECT @rl_mine", release_text(releases.iter()));
     if text.len() > LONGEST || is_in_cluster() {
@@ -83,17 +83,19 @@ pub(super) async fn release_all(
     Ok(usize::try_from(mine) == Ok(releases.len()))
 }
 
-pub(super) fn exchange_text(releases: &[&ReleaseAsk], takes: &[TakeAsk]) -> String {
+pub(super) fn exchange_text(releases: &[&ReleaseParams], takes: &[TakeParams]) -> String {
     let release = release_text(releases.iter().copied());
     let (take, read) = take_alike(takes).unwrap_or_else(|| take_text(takes));
     format!("{release}; {take}; SELECT @rl_mine; {read}")
 }
 
 /// The statements that free all of the leases or none.
-fn release_text<'a>(releases: impl ExactSizeIterator<Item = &'a ReleaseAsk> + Clone) -> String {
-    let names = names(releases.clone().map(|ask| &ask.name));
+fn release_text<'a>(releases: impl ExactSizeIterator<Item = &'a ReleaseParams> + Clone) -> String {
+    let names = names(releases.clone().map(|params| &params.name));
     let count = releases.len().to_string();
-    let ids: Vec<String> = releases.map(|ask| hex(ask.grant_id.as_bytes())).collect();
+    let ids: Vec<String> = releases
+        .map(|params| hex(params.grant_id.as_bytes()))
+        .collect();
     let lock = fill(LOCK_MINE, &[names.clone(), ids.join(",")]);
     let free = fill(FREE, &[count, names]);
     format!("{lock}; {free}")

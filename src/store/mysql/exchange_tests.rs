@@ -1,8 +1,8 @@
 //! Exchanges on both servers.
 
 use super::*;
-use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
-use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 
 async fn on_both(test: impl AsyncFn(Database)) {
     for variable in ["ROWLOCK_TEST_MYSQL_URL", "ROWLOCK_TEST_MARIADB_URL"] {
@@ -10,8 +10,8 @@ async fn on_both(test: impl AsyncFn(Database)) {
     }
 }
 
-fn take(name: &str) -> TakeAsk {
-    TakeAsk {
+fn take(name: &str) -> TakeParams {
+    TakeParams {
         name: named(name),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
@@ -21,13 +21,13 @@ fn take(name: &str) -> TakeAsk {
     }
 }
 
-async fn held(client: &mut Client<Database>, names: &[&str]) -> Vec<ReleaseAsk> {
+async fn held(client: &mut Client<Database>, names: &[&str]) -> Vec<ReleaseParams> {
     let mut releases = Vec::new();
     for name in names {
         let held = client.hold(name).await;
-        releases.push(ReleaseAsk {
-            name: held.ask.name,
-            grant_id: held.ask.grant_id,
+        releases.push(ReleaseParams {
+            name: held.params.name,
+            grant_id: held.params.grant_id,
             fence: held.fence,
             was_queued: false,
         });
@@ -45,7 +45,7 @@ async fn a_locked_row_holds_up_no_other_row() {
         let mut other = Client::new(&place).await;
         let free = held(&mut client, &["d", "e", "f", "g"]).await;
         let freed = client.conn.lease_release(&free).await.unwrap();
-        assert_eq!(freed, vec![Freed::Released; 4]);
+        assert_eq!(freed, vec![FreeOutcome::Released; 4]);
         let releases = held(&mut client, &["a", "b", "c", "h"]).await;
         let takes = ["d", "e", "f", "g"].map(take);
         other
@@ -60,21 +60,31 @@ async fn a_locked_row_holds_up_no_other_row() {
             [takes[0].clone(), takes[2].clone()],
         );
         let (freed, taken) = client.conn.lease_exchange(&some, &others).await.unwrap();
-        assert_eq!(freed, vec![Freed::Released; 2]);
+        assert_eq!(freed, vec![FreeOutcome::Released; 2]);
         assert!(
-            matches!(taken[..], [Taken::Granted { .. }, Taken::Granted { .. }]),
+            matches!(
+                taken[..],
+                [TakeOutcome::Granted { .. }, TakeOutcome::Granted { .. }]
+            ),
             "{taken:?}"
         );
         let exchange = client.conn.lease_exchange(&releases[1..], &takes[1..]);
         let (freed, taken) = exchange.await.unwrap();
-        assert_eq!(freed, [Freed::Locked, Freed::WasFree, Freed::Released]);
+        assert_eq!(
+            freed,
+            [
+                FreeOutcome::Locked,
+                FreeOutcome::WasFree,
+                FreeOutcome::Released
+            ]
+        );
         assert!(
             matches!(
                 &taken[..],
                 [
-                    Taken::Busy(None),
-                    Taken::Granted { .. },
-                    Taken::Granted { .. }
+                    TakeOutcome::Busy(None),
+                    TakeOutcome::Granted { .. },
+                    TakeOutcome::Granted { .. }
                 ]
             ),
             "{taken:?}"
@@ -83,8 +93,11 @@ async fn a_locked_row_holds_up_no_other_row() {
         other.run("COMMIT").await;
         let exchange = client.conn.lease_exchange(&releases[1..2], &takes[1..2]);
         let (freed, taken) = exchange.await.unwrap();
-        assert_eq!(freed, [Freed::Released]);
-        assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+        assert_eq!(freed, [FreeOutcome::Released]);
+        assert!(
+            matches!(taken[..], [TakeOutcome::Granted { .. }]),
+            "{taken:?}"
+        );
     })
     .await;
 }
@@ -114,8 +127,8 @@ async fn an_exchange_is_one_transaction() {
             .lease_exchange(&releases, &takes[1..])
             .await
             .unwrap();
-        assert_eq!(freed, vec![Freed::Released; 2]);
-        assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+        assert_eq!(freed, vec![FreeOutcome::Released; 2]);
+        assert!(matches!(taken[..], [TakeOutcome::Granted { .. }]), "{taken:?}");
     })
     .await;
 }
@@ -130,24 +143,24 @@ async fn a_batch_of_one_kind_tells_of_each_ask() {
         let mut grants = Vec::new();
         let releases = held(&mut client, &names).await;
         let freed = client.conn.lease_release(&releases).await.unwrap();
-        assert_eq!(freed, vec![Freed::Released; 4]);
+        assert_eq!(freed, vec![FreeOutcome::Released; 4]);
         let again = client.conn.lease_release(&releases).await.unwrap();
-        assert_eq!(again, vec![Freed::WasFree; 4]);
+        assert_eq!(again, vec![FreeOutcome::WasFree; 4]);
 
         other
             .run("START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = 'b' FOR UPDATE")
             .await;
         let takes = names.map(take);
         let taken = client.conn.lease_take_free(&takes).await.unwrap();
-        for (ask, taken) in takes.iter().zip(taken) {
+        for (params, taken) in takes.iter().zip(taken) {
             match taken {
-                Taken::Granted { fence } => grants.push(ReleaseAsk {
-                    name: ask.name.clone(),
-                    grant_id: ask.grant_id,
+                TakeOutcome::Granted { fence } => grants.push(ReleaseParams {
+                    name: params.name.clone(),
+                    grant_id: params.grant_id,
                     fence,
                     was_queued: false,
                 }),
-                other => assert_eq!(ask.name, named("b"), "{other:?}"),
+                other => assert_eq!(params.name, named("b"), "{other:?}"),
             }
         }
         other.run("COMMIT").await;
@@ -156,7 +169,7 @@ async fn a_batch_of_one_kind_tells_of_each_ask() {
             assert!(row.is_of(release.grant_id) && row.fence == release.fence);
         }
         let taken = client.conn.lease_take_free(&names.map(take)).await;
-        let is_new = |taken: &Taken| matches!(taken, Taken::Granted { .. });
+        let is_new = |taken: &TakeOutcome| matches!(taken, TakeOutcome::Granted { .. });
         let new: Vec<bool> = taken.unwrap().iter().map(is_new).collect();
         assert_eq!(new, [false, true, false, false]);
 
@@ -167,10 +180,10 @@ async fn a_batch_of_one_kind_tells_of_each_ask() {
             )
             .await;
         let freed = client.conn.lease_release(&grants[1..]).await.unwrap();
-        assert_eq!(freed, [Freed::Expired, Freed::Locked]);
+        assert_eq!(freed, [FreeOutcome::Expired, FreeOutcome::Locked]);
         other.run("COMMIT").await;
         let freed = client.conn.lease_release(&grants).await.unwrap();
-        assert_eq!(freed, [Freed::Released, Freed::Expired, Freed::Released]);
+        assert_eq!(freed, [FreeOutcome::Released, FreeOutcome::Expired, FreeOutcome::Released]);
     })
     .await;
 }

@@ -5,17 +5,17 @@ use sqlx::{MySqlConnection, Row};
 
 use super::statement::{NOW, hex, rows};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
-use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::form_token::{FormTokenStore, TokenParams};
+use crate::store::verbs::in_tx::TxReply;
 use crate::store::verbs::time::to_micros;
 
 const ISSUE: &str = "
 INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
 VALUES (?, ?, SYSDATE(6), SYSDATE(6) + INTERVAL ? MICROSECOND)";
 
-fn tx_issue_text(ask: &TokenAsk) -> String {
-    let (scope, token) = (hex(&ask.scope), hex(ask.digest.as_bytes()));
-    let ttl = to_micros(ask.ttl);
+fn tx_issue_text(params: &TokenParams) -> String {
+    let (scope, token) = (hex(&params.scope), hex(params.digest.as_bytes()));
+    let ttl = to_micros(params.ttl);
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          INSERT INTO rowlock_form_token (scope, token, issued_at, expires_at)
@@ -25,8 +25,8 @@ fn tx_issue_text(ask: &TokenAsk) -> String {
 }
 
 /// The statement reads the clock after it has waited for the row.
-fn tx_consume_text(ask: &TokenAsk) -> String {
-    let (scope, token) = (hex(&ask.scope), hex(ask.digest.as_bytes()));
+fn tx_consume_text(params: &TokenParams) -> String {
+    let (scope, token) = (hex(&params.scope), hex(params.digest.as_bytes()));
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
          DELETE FROM rowlock_form_token
@@ -38,33 +38,33 @@ fn tx_consume_text(ask: &TokenAsk) -> String {
 
 #[async_trait]
 impl FormTokenStore for MySqlConnection {
-    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
+    async fn token_issue(&mut self, params: &TokenParams) -> Result<(), Fault> {
         let issue = sqlx::query(ISSUE)
-            .bind(&*ask.scope)
-            .bind(&ask.digest.as_bytes()[..])
-            .bind(to_micros(ask.ttl));
+            .bind(&*params.scope)
+            .bind(&params.digest.as_bytes()[..])
+            .bind(to_micros(params.ttl));
         issue.execute(self).await?;
         Ok(())
     }
 
-    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
-        let rows = rows(self, tx_issue_text(ask)).await?;
+    async fn tx_token_issue(&mut self, params: &TokenParams) -> Result<TxReply<()>, Fault> {
+        let rows = rows(self, tx_issue_text(params)).await?;
         let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-        Ok(Told {
+        Ok(TxReply {
             database,
             found: (),
         })
     }
 
-    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
-        let rows = rows(self, tx_consume_text(ask)).await?;
+    async fn tx_token_consume(&mut self, params: &TokenParams) -> Result<TxReply<bool>, Fault> {
+        let rows = rows(self, tx_consume_text(params)).await?;
         let Some(row) = rows.first() else {
-            return Ok(Told {
+            return Ok(TxReply {
                 database: None,
                 found: false,
             });
         };
-        Ok(Told {
+        Ok(TxReply {
             database: row.try_get(1)?,
             found: row.try_get::<i64, _>(0)? > 0,
         })

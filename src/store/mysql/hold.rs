@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::statement::{fill, hex, read_alone, rows_and_changes};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};
 use crate::store::verbs::time::to_micros;
 
 /// The row `f` has a live grant of the ask.
@@ -55,40 +55,44 @@ const IS_RESERVED: &str = "SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_i
 
 #[async_trait]
 impl HoldStore for MySqlConnection {
-    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
-        let mine = [hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes())];
+    async fn hold_raise(&mut self, params: &RaiseParams) -> Result<HoldOutcome<i64>, Fault> {
+        let mine = [hex(params.name.as_bytes()), hex(params.grant_id.as_bytes())];
         let [name, id] = mine.clone();
-        let raise = fill(RAISE, &[name, id, ask.at_least.to_string()]);
+        let raise = fill(RAISE, &[name, id, params.at_least.to_string()]);
         let text = format!("{raise}; {}", fill(READ, &mine));
         let (rows, changed) = rows_and_changes(self, text).await?;
         match rows.first() {
-            Some(row) if changed > 0 => Ok(Held::Done(row.try_get(0)?)),
-            row => Ok(Held::missed(row.is_some())),
+            Some(row) if changed > 0 => Ok(HoldOutcome::Done(row.try_get(0)?)),
+            row => Ok(HoldOutcome::missed(row.is_some())),
         }
     }
 
-    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
-        let name = hex(ask.name.as_bytes());
-        let [id, reservation] = [ask.grant_id, ask.reservation].map(|id| hex(id.as_bytes()));
-        let time = to_micros(ask.time).to_string();
+    async fn hold_run_out(&mut self, params: &RunOutParams) -> Result<HoldOutcome<()>, Fault> {
+        let name = hex(params.name.as_bytes());
+        let [id, reservation] = [params.grant_id, params.reservation].map(|id| hex(id.as_bytes()));
+        let time = to_micros(params.time).to_string();
         let run_out = fill(RUN_OUT, &[name.clone(), id, reservation.clone(), time]);
         let run_out = sqlx::raw_sql(sqlx::AssertSqlSafe(run_out));
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
-            return Ok(Held::Done(()));
+            return Ok(HoldOutcome::Done(()));
         }
-        let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
-        if missed == Held::Gone && ask.is_reserved() {
+        let missed = missed(&mut *self, &params.name, params.grant_id).await?;
+        if missed == HoldOutcome::Gone && params.is_reserved() {
             let is_reserved = fill(IS_RESERVED, &[name, reservation]);
             if !read_alone(self, &is_reserved).await?.is_empty() {
-                return Ok(Held::Done(()));
+                return Ok(HoldOutcome::Done(()));
             }
         }
         Ok(missed)
     }
 }
 
-async fn missed<T>(conn: &mut MySqlConnection, name: &Name, id: Uuid) -> Result<Held<T>, Fault> {
+async fn missed<T>(
+    conn: &mut MySqlConnection,
+    name: &Name,
+    id: Uuid,
+) -> Result<HoldOutcome<T>, Fault> {
     let read = fill(READ, &[hex(name.as_bytes()), hex(id.as_bytes())]);
     let rows = read_alone(conn, &read).await?;
-    Ok(Held::missed(!rows.is_empty()))
+    Ok(HoldOutcome::missed(!rows.is_empty()))
 }

@@ -26,11 +26,12 @@ use uuid::Uuid;
 
 use super::grant_rule::{freed, is_free};
 use super::lock_row::{row_columns, row_ends};
-use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes};
+use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes, wait_text};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
-    FURTHEST_AHEAD, InTxStore, PinAsk, PinBy, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinBy, PinOutcome, PinParams, ToldColumns, TxParams, TxReply,
+    TxTaken, TxWaited,
 };
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::micros;
@@ -58,9 +59,9 @@ LEFT JOIN rowlock_lock l
 ///
 /// A cluster with several writers certifies a transaction's writes, not its locks. There the pin changes the row, by a
 /// microsecond that does not matter. Of this transaction and a takeover through another node, one fails.
-fn pin_text(ask: &PinAsk) -> String {
-    let (name, grant_id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
-    let (lock, write) = if ask.by == PinBy::Write {
+fn pin_text(params: &PinParams) -> String {
+    let (name, grant_id) = (hex(params.name.as_bytes()), hex(params.grant_id.as_bytes()));
+    let (lock, write) = if params.by == PinBy::Write {
         let write = format!(
             "; UPDATE rowlock_lock SET expires_at = expires_at + INTERVAL 1 MICROSECOND
              WHERE name = {name} AND grant_id = {grant_id}"
@@ -170,9 +171,9 @@ fn grant_text(names: &str) -> String {
 /// Finds and grants a lone name, in one round trip. The new fence is made in the first statement, from the row that is
 /// locked then: that saves a statement that would read it. (Each statement of a text costs about as much as a round
 /// trip on the same machine.)
-fn find_and_grant_text(ask: &TxAsk) -> String {
-    let name = hex(ask.name.as_bytes());
-    let version = ask
+fn find_and_grant_text(params: &TxParams) -> String {
+    let name = hex(params.name.as_bytes());
+    let version = params
         .version
         .map_or(String::new(), |fence| format!("AND fence = {fence}"));
     format!(
@@ -190,68 +191,52 @@ fn find_and_grant_text(ask: &TxAsk) -> String {
     )
 }
 
-/// MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
-fn wait_text(names: &str, limit: Option<Duration>) -> String {
-    let select = limit.map_or(String::from("SELECT"), |limit| {
-        let ms = limit.as_millis().max(1);
-        let (seconds, rest) = (ms / 1_000, ms % 1_000);
-        format!(
-            "/*M! SET STATEMENT max_statement_time = {seconds}.{rest:03} FOR */ \
-             SELECT /*+ MAX_EXECUTION_TIME({ms}) */"
-        )
-    });
-    format!(
-        "{select} name FROM rowlock_lock FORCE INDEX (PRIMARY)
-         WHERE name IN ({names}) AND capacity = 0 ORDER BY name {ALL} FOR UPDATE"
-    )
-}
-
 #[async_trait]
 impl InTxStore for MySqlConnection {
-    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
-        let row = send(self, pin_text(ask))
+    async fn tx_pin(&mut self, params: &PinParams) -> Result<TxReply<PinOutcome>, Fault> {
+        let row = send(self, pin_text(params))
             .await?
             .and_then(|mut rows| rows.pop());
         let Some(row) = row else {
-            return missed(self, Pinned::Missed).await;
+            return missed(self, PinOutcome::Missed).await;
         };
         let (mine, live): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
         let found = match (mine, live) {
-            (Some(1), Some(1)) => Pinned::Live,
-            (Some(1), _) => Pinned::Expired,
-            _ => Pinned::Gone,
+            (Some(1), Some(1)) => PinOutcome::Live,
+            (Some(1), _) => PinOutcome::Expired,
+            _ => PinOutcome::Gone,
         };
-        Ok(Told {
+        Ok(TxReply {
             database: row.try_get(2)?,
             found,
         })
     }
 
-    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-        if let [ask] = asks {
-            return take_one(self, ask).await;
+    async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
+        if let [params] = all {
+            return take_one(self, params).await;
         }
-        let names = list(asks.iter().map(|ask| &ask.name));
+        let names = list(all.iter().map(|params| &params.name));
         let Some(mut rows) = send(self, format!("{}; {DATABASE}", find_text(&names))).await? else {
             return missed(self, TxTaken::Missed(None)).await;
         };
         // A row for each name, then the database's id.
-        let is_whole = rows.len() > asks.len();
+        let is_whole = rows.len() > all.len();
         let Some(last) = rows.pop().filter(|_| is_whole) else {
             return missed(self, TxTaken::NoRow).await;
         };
         let database = last.try_get(0)?;
         let mut found = Vec::new();
         for row in rows {
-            found.push(Found {
+            found.push(FoundRow {
                 name: row.try_get(0)?,
                 fence: row.try_get(1)?,
                 is_free: row.try_get::<i64, _>(2)? == 1,
                 is_unheld: row.try_get::<i64, _>(3)? == 1,
             });
         }
-        if let Some(found) = refusal(self, asks, &found).await? {
-            return Ok(Told { database, found });
+        if let Some(found) = refusal(self, all, &found).await? {
+            return Ok(TxReply { database, found });
         }
         let rows = send(self, grant_text(&names)).await?.unwrap_or_default();
         let fences: Result<Vec<i64>, sqlx::Error> = rows.iter().map(|row| row.try_get(1)).collect();
@@ -260,10 +245,10 @@ impl InTxStore for MySqlConnection {
         if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence)
         {
             let found = TxTaken::Blocking;
-            return Ok(Told { database, found });
+            return Ok(TxReply { database, found });
         }
-        let found = granted(asks, &found, fences);
-        Ok(Told { database, found })
+        let found = granted(all, &found, fences);
+        Ok(TxReply { database, found })
     }
 
     async fn tx_wait(
@@ -283,7 +268,7 @@ impl InTxStore for MySqlConnection {
         }
     }
 
-    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
+    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault> {
         let version: Option<(Uuid, Option<i64>)> = sqlx::query_as(VERSION)
             .bind(name.as_bytes())
             .fetch_optional(self)
@@ -291,7 +276,7 @@ impl InTxStore for MySqlConnection {
         Ok(version.into())
     }
 
-    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+    async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
         let row: Option<ToldColumns> = sqlx::query_as(ROW)
             .bind(name.as_bytes())
             .fetch_optional(self)
@@ -300,8 +285,11 @@ impl InTxStore for MySqlConnection {
     }
 }
 
-async fn take_one(conn: &mut MySqlConnection, ask: &TxAsk) -> Result<Told<TxTaken>, Fault> {
-    let (rows, changed) = match rows_and_changes(conn, find_and_grant_text(ask)).await {
+async fn take_one(
+    conn: &mut MySqlConnection,
+    params: &TxParams,
+) -> Result<TxReply<TxTaken>, Fault> {
+    let (rows, changed) = match rows_and_changes(conn, find_and_grant_text(params)).await {
         Err(fault) if fault.kind == FaultKind::LockTimeout => {
             return missed(conn, TxTaken::Missed(None)).await;
         }
@@ -310,24 +298,24 @@ async fn take_one(conn: &mut MySqlConnection, ask: &TxAsk) -> Result<Told<TxTake
     let Some(row) = rows.first() else {
         return missed(conn, TxTaken::NoRow).await;
     };
-    let asks = std::slice::from_ref(ask);
-    let found = [Found {
-        name: ask.name.as_bytes().to_vec(),
+    let all = std::slice::from_ref(params);
+    let found = [FoundRow {
+        name: params.name.as_bytes().to_vec(),
         fence: row.try_get(0)?,
         is_free: row.try_get::<i64, _>(1)? == 1,
         is_unheld: row.try_get::<i64, _>(4)? == 1,
     }];
     let database = row.try_get(3)?;
-    let found = match refusal(conn, asks, &found).await? {
+    let found = match refusal(conn, all, &found).await? {
         Some(refusal) => refusal,
         None if changed == 0 => TxTaken::Blocking,
-        None => granted(asks, &found, vec![row.try_get(2)?]),
+        None => granted(all, &found, vec![row.try_get(2)?]),
     };
-    Ok(Told { database, found })
+    Ok(TxReply { database, found })
 }
 
 /// A row that is locked now, with its previous columns.
-struct Found {
+struct FoundRow {
     name: Vec<u8>,
     fence: i64,
     is_free: bool,
@@ -336,23 +324,23 @@ struct Found {
 }
 
 /// The rows were found before they got these fences.
-fn granted(asks: &[TxAsk], found: &[Found], fences: Vec<i64>) -> TxTaken {
-    let before = |ask: &&TxAsk| {
-        let row = found.iter().find(|row| row.name == ask.name.as_bytes());
-        ask.before.is_some() && ask.before == row.map(|row| row.fence)
+fn granted(all: &[TxParams], found: &[FoundRow], fences: Vec<i64>) -> TxTaken {
+    let before = |params: &&TxParams| {
+        let row = found.iter().find(|row| row.name == params.name.as_bytes());
+        params.before.is_some() && params.before == row.map(|row| row.fence)
     };
-    let perhaps_again = asks.iter().filter(before);
+    let perhaps_again = all.iter().filter(before);
     TxTaken::Granted {
         fences,
-        perhaps_again: perhaps_again.map(|ask| ask.name.clone()).collect(),
+        perhaps_again: perhaps_again.map(|params| params.name.clone()).collect(),
     }
 }
 
 /// Why the locked rows cannot be granted.
 async fn refusal(
     conn: &mut MySqlConnection,
-    asks: &[TxAsk],
-    found: &[Found],
+    all: &[TxParams],
+    found: &[FoundRow],
 ) -> Result<Option<TxTaken>, Fault> {
     if found.iter().any(|row| !row.is_unheld) {
         return Ok(Some(TxTaken::Blocking));
@@ -364,11 +352,11 @@ async fn refusal(
             TxTaken::Quarantined(micros(left))
         })));
     }
-    for ask in asks {
-        let Some(row) = found.iter().find(|row| row.name == ask.name.as_bytes()) else {
+    for params in all {
+        let Some(row) = found.iter().find(|row| row.name == params.name.as_bytes()) else {
             return Ok(Some(TxTaken::NoRow));
         };
-        if ask.version.is_some_and(|version| version != row.fence) {
+        if params.version.is_some_and(|version| version != row.fence) {
             return Ok(Some(TxTaken::Missed(None)));
         }
     }
@@ -385,12 +373,12 @@ async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MyS
 }
 
 /// The answer when the text stopped at another transaction's lock.
-async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<Told<T>, Fault> {
+async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<TxReply<T>, Fault> {
     // With innodb_rollback_on_timeout MariaDB has rolled everything back: NOWAIT counts as a time-out there.
     let text = format!("SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; {DATABASE}");
     let rows = rows(conn, text).await?;
     let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-    Ok(Told { database, found })
+    Ok(TxReply { database, found })
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {

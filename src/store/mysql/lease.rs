@@ -27,9 +27,9 @@ use super::statement::{fill, quoted, write_and_read};
 use crate::model::Name;
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
-use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::row::{LockColumns, LockRow};
 use crate::store::verbs::time::micros;
 
@@ -121,53 +121,56 @@ WHERE name = ?"
 /// The session's client looks at its locks then.
 const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = ?";
 
-fn renew_text(asks: &[RenewAsk]) -> String {
-    fill(RENEW, &[quoted(&json::renewals(asks))])
+fn renew_text(all: &[RenewParams]) -> String {
+    fill(RENEW, &[quoted(&json::renewals(all))])
 }
 
 #[async_trait]
 impl LeaseStore for MySqlConnection {
-    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let (take, read) = leanest_take_text(asks);
+    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+        let (take, read) = leanest_take_text(all);
         let rows = found(&write_and_read(self, &take, &read).await?)?;
-        Ok(taken(self, asks, rows).await?)
+        Ok(taken(self, all, rows).await?)
     }
 
-    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
-        let renew = sqlx::raw_sql(AssertSqlSafe(renew_text(asks)));
+    async fn lease_renew(&mut self, all: &[RenewParams]) -> Result<Vec<RenewOutcome>, Fault> {
+        let renew = sqlx::raw_sql(AssertSqlSafe(renew_text(all)));
         let done = renew.execute(&mut *self).await?;
-        if done.rows_affected() == asks.len() as u64 {
-            let live = |ask: &RenewAsk| Renewed::Live { remaining: ask.ttl };
-            return Ok(asks.iter().map(live).collect());
+        if done.rows_affected() == all.len() as u64 {
+            let live = |params: &RenewParams| RenewOutcome::Live {
+                remaining: params.ttl,
+            };
+            return Ok(all.iter().map(live).collect());
         }
-        let rows = read(self, asks.iter().map(|ask| &ask.name)).await?;
-        Ok(asks
+        let rows = read(self, all.iter().map(|params| &params.name)).await?;
+        Ok(all
             .iter()
-            .map(|ask| match rows.get(ask.name.as_bytes()) {
-                Some(row) if row.is_of(ask.grant_id) && row.is_live() => Renewed::Live {
+            .map(|params| match rows.get(params.name.as_bytes()) {
+                Some(row) if row.is_of(params.grant_id) && row.is_live() => RenewOutcome::Live {
                     remaining: micros(row.remaining.unwrap_or(0)),
                 },
-                _ => Renewed::Gone,
+                _ => RenewOutcome::Gone,
             })
             .collect())
     }
 
     async fn lease_exchange(
         &mut self,
-        releases: &[ReleaseAsk],
-        takes: &[TakeAsk],
-    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
-        let is_lean = |ask: &ReleaseAsk| ask.name.of_permit().is_none() && !ask.was_queued;
-        let lean: Vec<&ReleaseAsk> = releases.iter().filter(|ask| is_lean(ask)).collect();
+        releases: &[ReleaseParams],
+        takes: &[TakeParams],
+    ) -> Result<(Vec<FreeOutcome>, Vec<TakeOutcome>), Fault> {
+        let is_lean =
+            |params: &ReleaseParams| params.name.of_permit().is_none() && !params.was_queued;
+        let lean: Vec<&ReleaseParams> = releases.iter().filter(|params| is_lean(params)).collect();
         let Some(done) = exchange(self, &lean, takes).await? else {
             let freed = self.lease_release(releases).await?;
             return Ok((freed, self.lease_take(takes).await?));
         };
 
-        let is_freed = |ask: &ReleaseAsk| done.freed && is_lean(ask);
-        let left: Vec<ReleaseAsk> = releases
+        let is_freed = |params: &ReleaseParams| done.freed && is_lean(params);
+        let left: Vec<ReleaseParams> = releases
             .iter()
-            .filter(|ask| !is_freed(ask))
+            .filter(|params| !is_freed(params))
             .cloned()
             .collect();
         let mut others = if left.is_empty() {
@@ -176,11 +179,11 @@ impl LeaseStore for MySqlConnection {
             self.lease_release(&left).await?
         }
         .into_iter();
-        let freed = releases.iter().map(|ask| {
-            if is_freed(ask) {
-                Freed::Released
+        let freed = releases.iter().map(|params| {
+            if is_freed(params) {
+                FreeOutcome::Released
             } else {
-                others.next().unwrap_or(Freed::Superseded)
+                others.next().unwrap_or(FreeOutcome::Superseded)
             }
         });
         let freed = freed.collect();
@@ -189,49 +192,52 @@ impl LeaseStore for MySqlConnection {
         Ok((freed, self.lease_take_freed(takes, taken).await?))
     }
 
-    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
-        if let [ask] = asks
-            && ask.was_queued
+    async fn lease_release_locks(
+        &mut self,
+        all: &[ReleaseParams],
+    ) -> Result<Vec<FreeOutcome>, Fault> {
+        if let [params] = all
+            && params.was_queued
         {
-            return Ok(vec![release::pass_on(self, ask).await?]);
+            return Ok(vec![release::pass_on(self, params).await?]);
         }
-        if asks.len() > 1
-            && !asks.iter().any(|ask| ask.was_queued)
-            && release_all(self, asks).await?
+        if all.len() > 1
+            && !all.iter().any(|params| params.was_queued)
+            && release_all(self, all).await?
         {
-            return Ok(vec![Freed::Released; asks.len()]);
+            return Ok(vec![FreeOutcome::Released; all.len()]);
         }
-        let names = || asks.iter().map(|ask| &ask.name);
-        let release = match asks {
-            [ask] => sqlx::query(RELEASE_ONE)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id),
-            _ => sqlx::query(RELEASE).bind(json::releases(asks)),
+        let names = || all.iter().map(|params| &params.name);
+        let release = match all {
+            [params] => sqlx::query(RELEASE_ONE)
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id),
+            _ => sqlx::query(RELEASE).bind(json::releases(all)),
         };
         // The statement for a batch reports only how many rows it changed. A lease that was live before it and free
         // after it was freed by it.
-        let before = match asks {
+        let before = match all {
             [_] => Rows::new(),
             _ => read(self, names()).await?,
         };
         let done = release.execute(&mut *self).await?;
         let changed = usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
-        if changed == asks.len() {
-            return Ok(vec![Freed::Released; asks.len()]);
+        if changed == all.len() {
+            return Ok(vec![FreeOutcome::Released; all.len()]);
         }
         let after = read(self, names()).await?;
-        let freed = |ask: &ReleaseAsk| {
-            let was_held = ask.freed(before.get(ask.name.as_bytes())) == Freed::Locked;
-            match ask.freed(after.get(ask.name.as_bytes())) {
-                Freed::WasFree | Freed::Superseded if was_held => Freed::Released,
+        let freed = |params: &ReleaseParams| {
+            let was_held = params.freed(before.get(params.name.as_bytes())) == FreeOutcome::Locked;
+            match params.freed(after.get(params.name.as_bytes())) {
+                FreeOutcome::WasFree | FreeOutcome::Superseded if was_held => FreeOutcome::Released,
                 other => other,
             }
         };
-        let mut outcomes: Vec<Freed> = asks.iter().map(freed).collect();
-        for (ask, outcome) in asks.iter().zip(&mut outcomes) {
-            let row = after.get(ask.name.as_bytes());
-            if row.is_some_and(|row| ask.is_awaited(row)) {
-                *outcome = release::pass_on(self, ask).await?;
+        let mut outcomes: Vec<FreeOutcome> = all.iter().map(freed).collect();
+        for (params, outcome) in all.iter().zip(&mut outcomes) {
+            let row = after.get(params.name.as_bytes());
+            if row.is_some_and(|row| params.is_awaited(row)) {
+                *outcome = release::pass_on(self, params).await?;
             }
         }
         Ok(outcomes)
@@ -270,36 +276,36 @@ impl LeaseStore for MySqlConnection {
 /// The outcomes of asks, by the rows that were read after the statement that takes. Makes the rows that are missing.
 async fn taken(
     conn: &mut MySqlConnection,
-    asks: &[TakeAsk],
+    all: &[TakeParams],
     mut rows: Rows,
-) -> Result<Vec<Taken>, sqlx::Error> {
-    let missing: Vec<&TakeAsk> = asks
+) -> Result<Vec<TakeOutcome>, sqlx::Error> {
+    let missing: Vec<&TakeParams> = all
         .iter()
-        .filter(|ask| !rows.contains_key(ask.name.as_bytes()))
+        .filter(|params| !rows.contains_key(params.name.as_bytes()))
         .collect();
     if !missing.is_empty() {
         rows.extend(make(conn, &missing).await?);
     }
-    let taken = asks
+    let taken = all
         .iter()
-        .map(|ask| match rows.remove(ask.name.as_bytes()) {
-            Some(row) if row.is_of(ask.grant_id) => Taken::Granted { fence: row.fence },
-            row => Taken::busy(row),
+        .map(|params| match rows.remove(params.name.as_bytes()) {
+            Some(row) if row.is_of(params.grant_id) => TakeOutcome::Granted { fence: row.fence },
+            row => TakeOutcome::busy(row),
         });
     Ok(taken.collect())
 }
 
 /// Inserts all rows at once; one by one, when another session inserts one of them at the same time.
-async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<Rows, sqlx::Error> {
+async fn make(conn: &mut MySqlConnection, missing: &[&TakeParams]) -> Result<Rows, sqlx::Error> {
     match make_together(conn, missing).await {
         Err(error) if is_duplicate(&error) => {}
         other => return other,
     }
     let mut rows = Rows::new();
-    for ask in missing {
-        match make_together(conn, &[*ask]).await {
+    for params in missing {
+        match make_together(conn, &[*params]).await {
             Err(error) if is_duplicate(&error) => {
-                rows.extend(read(conn, std::iter::once(&ask.name)).await?);
+                rows.extend(read(conn, std::iter::once(&params.name)).await?);
             }
             made => rows.extend(made?),
         }
@@ -309,10 +315,10 @@ async fn make(conn: &mut MySqlConnection, missing: &[&TakeAsk]) -> Result<Rows, 
 
 async fn make_together(
     conn: &mut MySqlConnection,
-    missing: &[&TakeAsk],
+    missing: &[&TakeParams],
 ) -> Result<Rows, sqlx::Error> {
     let make = fill(MAKE, &[quoted(&json::takes(missing.iter().copied()))]);
-    let read = read_text(missing.iter().map(|ask| &ask.name));
+    let read = read_text(missing.iter().map(|params| &params.name));
     found(&write_and_read(conn, &make, &read).await?)
 }
 

@@ -18,12 +18,12 @@ const RECORD: usize = 16 * 1024;
 const HEADER: usize = 5;
 
 /// As many asks as the limit admits.
-fn batch<T>(limit: RequestLimit, name: &str, rest: usize, ask: impl Fn(Name) -> T) -> Vec<T> {
+fn batch<T>(limit: RequestLimit, name: &str, rest: usize, params: impl Fn(Name) -> T) -> Vec<T> {
     let name = Name::new(name).unwrap();
     let mut used = 0;
     let admits = |_: &usize| limit.admits(&mut used, name.as_bytes().len(), rest);
     let count = (0..1_000).take_while(admits).count();
-    (0..count).map(|_| ask(name.clone())).collect()
+    (0..count).map(|_| params(name.clone())).collect()
 }
 
 #[test]
@@ -31,14 +31,14 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
     let (grant_id, ttl) = (Uuid::max(), Duration::from_hours(24));
     for length in [1, 20, 255] {
         let name = "n".repeat(length);
-        let renewals = batch(MySql::RENEWALS, &name, 0, |name| RenewAsk {
+        let renewals = batch(MySql::RENEWALS, &name, 0, |name| RenewParams {
             name,
             grant_id,
             ttl,
         });
         let renew = renew_text(&renewals);
         let holder: Arc<str> = "program 12345 on host".into();
-        let takes = batch(MySql::REQUEST, &name, holder.len(), |name| TakeAsk {
+        let takes = batch(MySql::REQUEST, &name, holder.len(), |name| TakeParams {
             name,
             grant_id,
             ttl,
@@ -47,8 +47,8 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
             barging: false,
         });
         let (take, read) = take_text(&takes);
-        let rest = holder.len() + TakeAsk::IN_SESSION;
-        let in_session = batch(MySql::REQUEST, &name, rest, |name| TakeAsk {
+        let rest = holder.len() + TakeParams::IN_SESSION;
+        let in_session = batch(MySql::REQUEST, &name, rest, |name| TakeParams {
             name,
             grant_id,
             ttl: FOR_EVER,
@@ -75,18 +75,18 @@ fn an_exchange_that_is_admitted_leaves_in_one_record() {
     for (name, least) in [("n".repeat(20), 9_000), ("é".repeat(10), 9_000)] {
         let pair = holder.len() + 66 + 4 * name.len();
         let names = batch(MySql::REQUEST, &name, pair, |name| name);
-        let releases: Vec<ReleaseAsk> = names
+        let releases: Vec<ReleaseParams> = names
             .iter()
-            .map(|name| ReleaseAsk {
+            .map(|name| ReleaseParams {
                 name: name.clone(),
                 grant_id: Uuid::max(),
                 fence: i64::MAX,
                 was_queued: false,
             })
             .collect();
-        let takes: Vec<TakeAsk> = names
+        let takes: Vec<TakeParams> = names
             .iter()
-            .map(|name| TakeAsk {
+            .map(|name| TakeParams {
                 name: name.clone(),
                 grant_id: Uuid::max(),
                 ttl: FOR_EVER,

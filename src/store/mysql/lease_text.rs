@@ -6,7 +6,7 @@ use super::statement::{fill, hex, quoted, text};
 use crate::model::Name;
 use crate::store::driver::json;
 use crate::store::driver::request::RECORD;
-use crate::store::verbs::lease::TakeAsk;
+use crate::store::verbs::lease::TakeParams;
 use crate::store::verbs::time::to_micros;
 
 const TAKE: &str = concat!(
@@ -103,50 +103,53 @@ WHERE l.name IN (?)"
 );
 
 /// The statement that takes, and the statement that reads back.
-pub(super) fn take_text(asks: &[TakeAsk]) -> (String, String) {
-    let take = match asks {
-        [ask] => fill(
+pub(super) fn take_text(all: &[TakeParams]) -> (String, String) {
+    let take = match all {
+        [params] => fill(
             TAKE_ONE,
             &[
-                hex(ask.name.as_bytes()),
-                i32::from(ask.barging).to_string(),
-                hex(ask.grant_id.as_bytes()),
-                text(&ask.holder),
-                to_micros(ask.ttl).to_string(),
-                ask.session
+                hex(params.name.as_bytes()),
+                i32::from(params.barging).to_string(),
+                hex(params.grant_id.as_bytes()),
+                text(&params.holder),
+                to_micros(params.ttl).to_string(),
+                params
+                    .session
                     .map_or(String::from("NULL"), |id| hex(id.as_bytes())),
             ],
         ),
-        _ => fill(TAKE, &[quoted(&json::takes(asks))]),
+        _ => fill(TAKE, &[quoted(&json::takes(all))]),
     };
-    (take, read_text(asks.iter().map(|ask| &ask.name)))
+    (take, read_text(all.iter().map(|params| &params.name)))
 }
 
 /// The statement that takes, and the statement that reads back.
-pub(super) fn leanest_take_text(asks: &[TakeAsk]) -> (String, String) {
-    let lean = take_alike(asks).filter(|(take, read)| take.len() + read.len() < LONGEST);
-    lean.unwrap_or_else(|| take_text(asks))
+pub(super) fn leanest_take_text(all: &[TakeParams]) -> (String, String) {
+    let lean = take_alike(all).filter(|(take, read)| take.len() + read.len() < LONGEST);
+    lean.unwrap_or_else(|| take_text(all))
 }
 
 /// What is left of a TLS record, besides the start and the end of the transaction.
 pub(super) const LONGEST: usize = RECORD - 64;
 
 /// The statement that takes, and the statement that reads back. `None`: the asks differ too much.
-pub(super) fn take_alike(asks: &[TakeAsk]) -> Option<(String, String)> {
-    let (first, others) = asks
-        .split_first()
-        .filter(|(_, others)| !others.is_empty())?;
-    let same = |ask: &TakeAsk| {
-        (&ask.ttl, &ask.holder, &ask.session, &ask.barging)
-            == (&first.ttl, &first.holder, &first.session, &first.barging)
+pub(super) fn take_alike(all: &[TakeParams]) -> Option<(String, String)> {
+    let (first, others) = all.split_first().filter(|(_, others)| !others.is_empty())?;
+    let same = |params: &TakeParams| {
+        (
+            &params.ttl,
+            &params.holder,
+            &params.session,
+            &params.barging,
+        ) == (&first.ttl, &first.holder, &first.session, &first.barging)
     };
     if !others.iter().all(same) {
         return None;
     }
-    let names = names(asks.iter().map(|ask| &ask.name));
-    let ids: Vec<u8> = asks
+    let names = names(all.iter().map(|params| &params.name));
+    let ids: Vec<u8> = all
         .iter()
-        .flat_map(|ask| *ask.grant_id.as_bytes())
+        .flat_map(|params| *params.grant_id.as_bytes())
         .collect();
     let take = fill(
         TAKE_ALIKE,

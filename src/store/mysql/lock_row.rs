@@ -12,7 +12,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::classify::classify;
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
+use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
 use crate::store::verbs::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -167,9 +167,9 @@ impl LockRowStore for MySqlConnection {
     async fn lock_row_as_it_is(
         &mut self,
         name: &Name,
-        ask: RowAsk,
+        params: RowAction,
     ) -> Result<Option<LockRow>, Fault> {
-        let make = ask == RowAsk::Make;
+        let make = params == RowAction::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
             make_row(self, name, Kind::Lock).await?;

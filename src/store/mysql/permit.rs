@@ -8,27 +8,33 @@ use uuid::Uuid;
 use super::lock_row::{lock_row, make_row};
 use super::permit_reclaim::look_text;
 use super::permit_text::{Reclaim, join_text, pass_text, resize_text, weigh_text};
-use super::queue::{join_with, transact};
+use super::queue::join_with;
 use super::statement::read_alone;
+use super::statement::transact;
 use crate::model::{Kind, Name, Share};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::permit::{MOST, PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::verbs::permit::{MOST, PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
-    Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, with_quarantine,
+    EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy,
+    with_quarantine,
 };
 use crate::store::verbs::row::count;
 
 #[async_trait]
 impl PermitStore for MySqlConnection {
-    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
-        let name = &ask.name;
-        let mut rows = join_with(self, name, &join_text(ask, share, Reclaim::Later)).await?;
+    async fn permit_join(
+        &mut self,
+        params: &JoinParams,
+        share: Share,
+    ) -> Result<Option<JoinOutcome>, Fault> {
+        let name = &params.name;
+        let mut rows = join_with(self, name, &join_text(params, share, Reclaim::Later)).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
             make_row(self, name, share.kind).await?;
-            rows = join_with(self, name, &join_text(ask, share, Reclaim::Later)).await?;
+            rows = join_with(self, name, &join_text(params, share, Reclaim::Later)).await?;
         }
         if would_reclaim(rows.as_deref())? {
-            rows = join_with(self, name, &join_text(ask, share, Reclaim::Now)).await?;
+            rows = join_with(self, name, &join_text(params, share, Reclaim::Now)).await?;
         }
         // Without a row: the cleaner has removed it.
         let row = rows.and_then(|mut rows| rows.pop());
@@ -36,51 +42,51 @@ impl PermitStore for MySqlConnection {
         with_quarantine(self, joined).await
     }
 
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
-        let Some(round) = round(self, &pass_text(ask, Reclaim::Later, MOST)).await? else {
+    async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
+        let Some(round) = round(self, &pass_text(params, Reclaim::Later, MOST)).await? else {
             return Ok(None);
         };
-        let ended = Ended::of(round.status);
-        let (next, is_locked) = rest(self, &ask.name, round).await?;
-        if is_locked && next.is_empty() && ended == Some(Ended::Nothing) {
+        let ended = EndedGrant::of(round.status);
+        let (next, is_locked) = rest(self, &params.name, round).await?;
+        if is_locked && next.is_empty() && ended == Some(EndedGrant::Nothing) {
             return Ok(None);
         }
-        Ok(ended.map(|ended| Passed { ended, next }))
+        Ok(ended.map(|ended| PassOutcome { ended, next }))
     }
 
-    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
-        let mut names: Vec<&Name> = asks.iter().map(|ask| &ask.name).collect();
+    async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
+        let mut names: Vec<&Name> = all.iter().map(|params| &params.name).collect();
         names.sort_unstable();
         names.dedup();
-        let rows = read_alone(self, &look_text(asks, &names)).await?;
-        let (waiters, times) = rows.split_at(asks.len().min(rows.len()));
-        let mut looked = Vec::with_capacity(asks.len());
-        for (ask, row) in asks.iter().zip(waiters) {
+        let rows = read_alone(self, &look_text(all, &names)).await?;
+        let (waiters, times) = rows.split_at(all.len().min(rows.len()));
+        let mut looked = Vec::with_capacity(all.len());
+        for (params, row) in all.iter().zip(waiters) {
             let (granted, waits): (bool, bool) = FromRow::from_row(row)?;
-            let time = names.binary_search(&&ask.name).ok();
+            let time = names.binary_search(&&params.name).ok();
             let time = time.and_then(|at| times.get(at));
             let time: Option<i64> = time.map(|row| row.try_get(0)).transpose()?.flatten();
-            looked.push(Looked::from((granted, waits, time.unwrap_or(0))));
+            looked.push(LookOutcome::from((granted, waits, time.unwrap_or(0))));
         }
         Ok(looked)
     }
 
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
-        let mut found = round(self, &weigh_text(ask, Reclaim::Later)).await?;
+    async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {
+        let mut found = round(self, &weigh_text(params, Reclaim::Later)).await?;
         if matches!(found, Some(Round { status: 3, .. })) {
-            found = round(self, &weigh_text(ask, Reclaim::Now)).await?;
+            found = round(self, &weigh_text(params, Reclaim::Now)).await?;
         }
         let Some(found) = found else {
             return Ok(None);
         };
         Ok(Some(match (found.status, found.number) {
-            (1, Some(fence)) => Weighed::Done {
+            (1, Some(fence)) => WeighOutcome::Done {
                 fence,
-                next: rest(self, &ask.name, found).await?.0,
+                next: rest(self, &params.name, found).await?.0,
             },
-            (2 | 3, _) => Weighed::Full,
-            (4, Some(fence)) => Weighed::Stale(fence),
-            _ => Weighed::Gone,
+            (2 | 3, _) => WeighOutcome::Full,
+            (4, Some(fence)) => WeighOutcome::Stale(fence),
+            _ => WeighOutcome::Gone,
         }))
     }
 
@@ -88,12 +94,12 @@ impl PermitStore for MySqlConnection {
         &mut self,
         name: &Name,
         capacity: u32,
-    ) -> Result<Option<Resized>, Fault> {
+    ) -> Result<Option<ResizeOutcome>, Fault> {
         let mut found = round(self, &resize_text(name, capacity)).await?;
         if matches!(found, Some(Round { status: 0, .. })) {
             if make_row(self, name, Kind::Semaphore { capacity }).await? {
                 let (before, next) = (None, Vec::new());
-                return Ok(Some(Resized::Done { before, next }));
+                return Ok(Some(ResizeOutcome::Done { before, next }));
             }
             found = round(self, &resize_text(name, capacity)).await?;
         }
@@ -101,11 +107,11 @@ impl PermitStore for MySqlConnection {
             return Ok(None);
         };
         Ok(match (found.status, found.number) {
-            (1, Some(before)) => Some(Resized::Done {
+            (1, Some(before)) => Some(ResizeOutcome::Done {
                 before: Some(count(before)),
                 next: rest(self, name, found).await?.0,
             }),
-            (2, Some(before)) => Some(Resized::Mismatch(Kind::of(before))),
+            (2, Some(before)) => Some(ResizeOutcome::Mismatch(Kind::of(before))),
             // Without a row: the cleaner has removed it.
             _ => None,
         })
@@ -146,11 +152,12 @@ async fn rest(
     if !last.would_reclaim || next.len() >= MOST {
         return Ok((next, false));
     }
-    let ask = PassAsk {
+    let params = PassParams {
         name: name.clone(),
         why: PassWhy::Orphaned,
     };
-    let Some(found) = round(conn, &pass_text(&ask, Reclaim::Now, MOST - next.len())).await? else {
+    let Some(found) = round(conn, &pass_text(&params, Reclaim::Now, MOST - next.len())).await?
+    else {
         return Ok((next, true));
     };
     next.extend(found.next);
@@ -162,18 +169,18 @@ fn would_reclaim(rows: Option<&[MySqlRow]>) -> Result<bool, sqlx::Error> {
     row.map_or(Ok(false), |row| Ok(row.try_get::<i64, _>("dead")? == 1))
 }
 
-fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
+fn joined(row: &MySqlRow) -> Result<JoinOutcome, sqlx::Error> {
     let found = lock_row(row)?;
     if row.try_get::<i64, _>("ours")? == 0 {
-        return Ok(Joined::Mismatch(found.kind));
+        return Ok(JoinOutcome::Mismatch(found.kind));
     }
     if let Some(fence) = row.try_get("granted")? {
-        return Ok(Joined::Granted { fence });
+        return Ok(JoinOutcome::Granted { fence });
     }
     let Some(position) = row.try_get("queued_at")? else {
-        return Ok(Joined::Full(found));
+        return Ok(JoinOutcome::Full(found));
     };
-    Ok(Joined::Queued {
+    Ok(JoinOutcome::Queued {
         position,
         is_orphaned: false,
     })

@@ -8,7 +8,7 @@ use super::lock_row::row_ends;
 use super::statement::{fill, hex, quoted, with};
 use crate::model::Name;
 use crate::store::driver::json;
-use crate::store::verbs::queue::LookAsk;
+use crate::store::verbs::queue::LookParams;
 
 /// The permits of the name. `{from}` and `{to}` are the names before the first and after the last one.
 macro_rules! permits {
@@ -143,9 +143,9 @@ pub(super) fn of_name(name: &Name) -> Literals {
 }
 
 /// The waiters of the asks, in their order; then a time for each of the names.
-pub(super) fn look_text(asks: &[LookAsk], names: &[&Name]) -> String {
+pub(super) fn look_text(all: &[LookParams], names: &[&Name]) -> String {
     let times = names.iter().map(|name| with(LEFT, &of_name(name)));
-    let waiters = fill(LOOK, &[quoted(&json::looks(asks))]);
+    let waiters = fill(LOOK, &[quoted(&json::looks(all))]);
     std::iter::once(waiters).chain(times).collect()
 }
 

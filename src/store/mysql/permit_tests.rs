@@ -3,9 +3,9 @@
 use super::*;
 use crate::model::Share;
 use crate::store::mysql::permit_text::{Reclaim, pass_text as permit_pass_text};
-use crate::store::tests::PermitAsk;
-use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed};
-use crate::store::verbs::permit::{WeighAsk, Weighed};
+use crate::store::tests::PermitParams;
+use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams};
+use crate::store::verbs::permit::{WeighOutcome, WeighParams};
 
 /// That of the newest permit.
 const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";
@@ -13,36 +13,36 @@ const FENCE: &str = "SELECT MAX(fence) FROM rowlock_lock WHERE weight > 0";
 const TWO: Kind = Kind::Semaphore { capacity: 2 };
 
 impl Client<Database> {
-    fn wants(&self, name: &str, kind: Kind, weight: u32) -> PermitAsk {
-        let join = JoinAsk {
+    fn wants(&self, name: &str, kind: Kind, weight: u32) -> PermitParams {
+        let join = JoinParams {
             most: 1_000,
             ..self.ask(name)
         };
         let share = Share { kind, weight };
-        PermitAsk { join, share }
+        PermitParams { join, share }
     }
 
-    async fn gets(&mut self, ask: &PermitAsk) -> i64 {
-        match self.joins_permits(ask).await {
-            Joined::Granted { fence } => fence,
+    async fn gets(&mut self, params: &PermitParams) -> i64 {
+        match self.joins_permits(params).await {
+            JoinOutcome::Granted { fence } => fence,
             other => panic!("no permit: {other:?}"),
         }
     }
 
-    async fn queues(&mut self, ask: &PermitAsk) -> i64 {
-        match self.joins_permits(ask).await {
-            Joined::Queued { position, .. } => position,
+    async fn queues(&mut self, params: &PermitParams) -> i64 {
+        match self.joins_permits(params).await {
+            JoinOutcome::Queued { position, .. } => position,
             other => panic!("it does not wait: {other:?}"),
         }
     }
 
     /// Gives a permit back, and returns those who have one now.
-    async fn gives_back(&mut self, ask: &PermitAsk) -> (Ended, Vec<Uuid>) {
-        let pass = PassAsk {
-            name: ask.join.name.clone(),
-            why: PassWhy::Ended(ask.join.grant_id),
+    async fn gives_back(&mut self, params: &PermitParams) -> (EndedGrant, Vec<Uuid>) {
+        let pass = PassParams {
+            name: params.join.name.clone(),
+            why: PassWhy::Ended(params.join.grant_id),
         };
-        let Passed { ended, next } = self.passes_permits(&pass).await;
+        let PassOutcome { ended, next } = self.passes_permits(&pass).await;
         (ended, next)
     }
 
@@ -61,16 +61,28 @@ pub(super) async fn a_queue_for_a_lock_is_not_one_for_permits(place: &Database) 
     let (first, second) = (client.wants("a", TWO, 2), client.wants("a", TWO, 1));
     let _ = client.gets(&first).await;
     let _ = client.queues(&second).await;
-    let ask = client.ask("a");
-    let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
-    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
+    let params = client.ask("a");
+    let joined = client.join(&params).await;
+    assert!(
+        matches!(joined, JoinOutcome::Mismatch(Some(TWO))),
+        "{joined:?}"
+    );
+    assert_eq!(
+        client.pass("a", PassWhy::Orphaned).await,
+        PassOutcome::NOTHING
+    );
     client.is_used(2).await;
     let next = vec![second.join.grant_id];
-    assert_eq!(client.gives_back(&first).await, (Ended::Live, next));
-    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
-    let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
+    assert_eq!(client.gives_back(&first).await, (EndedGrant::Live, next));
+    assert_eq!(
+        client.pass("a", PassWhy::Orphaned).await,
+        PassOutcome::NOTHING
+    );
+    let joined = client.join(&params).await;
+    assert!(
+        matches!(joined, JoinOutcome::Mismatch(Some(TWO))),
+        "{joined:?}"
+    );
     client.is_used(1).await;
 }
 
@@ -91,30 +103,30 @@ pub(super) async fn a_late_second_sending_finds_its_dead_permit(place: &Database
     let _ = client.queues(&late).await;
     client.is_used(1).await;
     let next = vec![waits.join.grant_id];
-    assert_eq!(client.gives_back(&other).await, (Ended::Live, next));
+    assert_eq!(client.gives_back(&other).await, (EndedGrant::Live, next));
     let next = vec![late.join.grant_id];
-    assert_eq!(client.gives_back(&waits).await, (Ended::Live, next));
+    assert_eq!(client.gives_back(&waits).await, (EndedGrant::Live, next));
     client.is_used(1).await;
 }
 
 pub(super) async fn permits_of_the_longest_name_are_renewed_together(place: &Database) {
     let mut client = Client::new(place).await;
     let name = "n".repeat(255);
-    let mut asks = Vec::new();
+    let mut all = Vec::new();
     for _ in 0..2 {
         let permit = client.wants(&name, TWO, 1);
         let _ = client.gets(&permit).await;
         let grant_id = permit.join.grant_id;
         let name = permit.join.name.permit(grant_id);
         let ttl = TTL * 2;
-        asks.push(RenewAsk {
+        all.push(RenewParams {
             name,
             grant_id,
             ttl,
         });
     }
-    for renewed in client.conn.lease_renew(&asks).await.unwrap() {
-        assert!(matches!(renewed, Renewed::Live { remaining } if remaining > TTL));
+    for renewed in client.conn.lease_renew(&all).await.unwrap() {
+        assert!(matches!(renewed, RenewOutcome::Live { remaining } if remaining > TTL));
     }
     client.is_used(2).await;
 }
@@ -126,7 +138,7 @@ pub(super) async fn a_window_for_a_permit_ends_with_the_session_of_its_waiter(pl
     let _ = client.gets(&held).await;
     let _ = brief.queues(&waits).await;
     let next = vec![waits.join.grant_id];
-    assert_eq!(client.gives_back(&held).await, (Ended::Live, next));
+    assert_eq!(client.gives_back(&held).await, (EndedGrant::Live, next));
     let left = "SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) FROM rowlock_lock WHERE weight > 0";
     let left = Database::numbers(&mut client.conn, left).await;
     assert!(
@@ -149,29 +161,29 @@ pub(super) async fn a_pinned_permit_keeps_nobody_waiting(place: &Database) {
         "START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = {permit} LOCK IN SHARE MODE"
     );
     pins.run(&pin).await;
-    let pass = PassAsk {
+    let pass = PassParams {
         name: named("a"),
         why: PassWhy::Orphaned,
     };
     let passed = client.passes_permits(&pass).await;
     let next = vec![first.join.grant_id];
-    let ended = Ended::Nothing;
-    assert_eq!(passed, Passed { ended, next });
+    let ended = EndedGrant::Nothing;
+    assert_eq!(passed, PassOutcome { ended, next });
     // A join and a change of weight find too little room, at once.
     let _ = client.queues(&second).await;
     let fence = Database::numbers(&mut client.conn, FENCE).await[0];
-    let weigh = WeighAsk {
+    let weigh = WeighParams {
         name: named("a"),
         grant_id: first.join.grant_id,
         fence,
         weight: 2,
     };
-    assert_eq!(client.weighs_permit(&weigh).await, Weighed::Full);
+    assert_eq!(client.weighs_permit(&weigh).await, WeighOutcome::Full);
     client.is_used(2).await;
     pins.run("COMMIT").await;
     // The waiter does not keep it back.
     let weighed = client.weighs_permit(&weigh).await;
-    assert!(matches!(weighed, Weighed::Done { .. }), "{weighed:?}");
+    assert!(matches!(weighed, WeighOutcome::Done { .. }), "{weighed:?}");
     client.is_used(2).await;
 }
 
@@ -183,7 +195,7 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reclaimed(place: 
     let _ = client.queues(&waits).await;
     client.expire_grants().await;
     // The set is read, then the permit is renewed, then the set is looked at again.
-    let pass = PassAsk {
+    let pass = PassParams {
         name: named("a"),
         why: PassWhy::Orphaned,
     };
@@ -198,7 +210,7 @@ pub(super) async fn a_permit_that_was_renewed_meanwhile_is_not_reclaimed(place: 
     client.run(&text[at..]).await;
     client.run("COMMIT").await;
     client.is_used(2).await;
-    assert_eq!(client.gives_back(&held).await.0, Ended::Live);
+    assert_eq!(client.gives_back(&held).await.0, EndedGrant::Live);
 }
 
 /// The cleaner or a person has removed the rows of permits.
@@ -213,6 +225,6 @@ pub(super) async fn permits_that_are_gone_use_nothing(place: &Database) {
     let _ = client.queues(&waits).await;
     client.run(remove).await;
     let next = vec![waits.join.grant_id];
-    assert_eq!(client.gives_back(&held).await, (Ended::Nothing, next));
+    assert_eq!(client.gives_back(&held).await, (EndedGrant::Nothing, next));
     client.is_used(2).await;
 }

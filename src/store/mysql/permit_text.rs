@@ -19,8 +19,8 @@ use super::queue::row_with;
 use super::row_wait::wait;
 use super::statement::{hex, text, with};
 use crate::model::{Name, Share};
-use crate::store::verbs::permit::{MOST, WeighAsk};
-use crate::store::verbs::queue::{JoinAsk, PassAsk, PassWhy, WINDOW};
+use crate::store::verbs::permit::{MOST, WeighParams};
+use crate::store::verbs::queue::{JoinParams, PassParams, PassWhy, WINDOW};
 use crate::store::verbs::time::to_micros;
 
 /// Locks the row of the name.
@@ -263,7 +263,7 @@ impl Reclaim {
     }
 }
 
-pub(super) fn join_text(join: &JoinAsk, share: Share, reclaim: Reclaim) -> String {
+pub(super) fn join_text(join: &JoinParams, share: Share, reclaim: Reclaim) -> String {
     let session = hex(join.session.as_bytes());
     let lock_session = if join.in_session { &session } else { "NULL" };
     let mut literals = of_text(&join.name, Some(join.grant_id), reclaim);
@@ -280,14 +280,14 @@ pub(super) fn join_text(join: &JoinAsk, share: Share, reclaim: Reclaim) -> Strin
 }
 
 /// `most` waiters at most are granted permits.
-pub(super) fn pass_text(ask: &PassAsk, reclaim: Reclaim, most: usize) -> String {
-    let mut literals = of_text(&ask.name, ask.why.grant_id(), reclaim);
+pub(super) fn pass_text(params: &PassParams, reclaim: Reclaim, most: usize) -> String {
+    let mut literals = of_text(&params.name, params.why.grant_id(), reclaim);
     literals.insert(0, ("most_next", most.to_string()));
-    let own_first = match ask.why {
+    let own_first = match params.why {
         PassWhy::Orphaned => "",
         PassWhy::Ended(_) | PassWhy::Left { .. } => OWN_FIRST,
     };
-    let (own, end, find, leave) = match ask.why {
+    let (own, end, find, leave) = match params.why {
         PassWhy::Orphaned => ("", "", "", ""),
         PassWhy::Ended(_) => (OWN, END, "", ""),
         PassWhy::Left { at: Some(at), .. } => {
@@ -314,10 +314,10 @@ pub(super) fn pass_text(ask: &PassAsk, reclaim: Reclaim, most: usize) -> String 
     with(&parts.concat(), &literals)
 }
 
-pub(super) fn weigh_text(ask: &WeighAsk, reclaim: Reclaim) -> String {
-    let mut literals = of_text(&ask.name, Some(ask.grant_id), reclaim);
-    literals.push(("fence", ask.fence.to_string()));
-    literals.push(("weight", ask.weight.to_string()));
+pub(super) fn weigh_text(params: &WeighParams, reclaim: Reclaim) -> String {
+    let mut literals = of_text(&params.name, Some(params.grant_id), reclaim);
+    literals.push(("fence", params.fence.to_string()));
+    literals.push(("weight", params.weight.to_string()));
     let parts = [
         OWN_FIRST,
         LOCK,

@@ -20,17 +20,17 @@ use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::fault::is_lock_time_out;
 use super::grant_rule::{is_free, may_grant, next_fence};
 use super::lock_row::{make_row, row_columns, row_ends};
 use super::row_wait::wait;
-use super::statement::{fill, hex, in_one_transaction, quoted, read_alone, text, with};
+use super::statement::{fill, hex, quoted, read_alone, text, transact, with};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
-    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
-    QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
+    ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
+    PassOutcome, PassParams, PassWhy, QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow,
+    with_quarantine,
 };
 use crate::store::verbs::row::{LockColumns, LockRow};
 use crate::store::verbs::session::SessionStore;
@@ -212,11 +212,11 @@ const KNOWS: &str = "SELECT 1 FROM rowlock_waiter WHERE name = ? AND grant_id = 
 
 #[async_trait]
 impl QueueStore for MySqlConnection {
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
-        let join = join_text(ask);
-        let mut rows = join_with(self, &ask.name, &join).await?;
+    async fn queue_join(&mut self, params: &JoinParams) -> Result<Option<JoinOutcome>, Fault> {
+        let join = join_text(params);
+        let mut rows = join_with(self, &params.name, &join).await?;
         if rows.as_ref().is_some_and(Vec::is_empty) {
-            make_row(self, &ask.name, Kind::Lock).await?;
+            make_row(self, &params.name, Kind::Lock).await?;
             rows = transact(self, &join).await?;
         }
         // Without a row: the row was removed between the two statements. Nothing has changed, as in a transaction's
@@ -225,28 +225,33 @@ impl QueueStore for MySqlConnection {
         with_quarantine(self, row.as_ref().map(joined).transpose()?).await
     }
 
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
-        let Some(rows) = transact(self, &confirm_text(ask)).await? else {
+    async fn queue_confirm(
+        &mut self,
+        params: &ConfirmParams,
+    ) -> Result<Option<ConfirmOutcome>, Fault> {
+        let Some(rows) = transact(self, &confirm_text(params)).await? else {
             return Ok(None);
         };
         let fences = rows.first().map(FromRow::from_row).transpose()?;
-        Ok(Some(fences.map_or(Confirmed::Gone, Confirmed::held)))
+        Ok(Some(
+            fences.map_or(ConfirmOutcome::Gone, ConfirmOutcome::held),
+        ))
     }
 
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
-        let pass = pass_text(ask);
+    async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
+        let pass = pass_text(params);
         for may_reclaim in [true, false] {
             let Some(rows) = transact(self, &pass).await? else {
                 return Ok(None);
             };
             let Some(row) = rows.first() else {
-                return Ok(Some(Passed::NOTHING));
+                return Ok(Some(PassOutcome::NOTHING));
             };
             if let Some(passed) = passed(row)? {
                 return Ok(Some(passed));
             }
             let Some(left) = LockRow::from(LockColumns::from_row(row)?).left_behind() else {
-                return Ok(Some(Passed::NOTHING));
+                return Ok(Some(PassOutcome::NOTHING));
             };
             if may_reclaim {
                 self.session_reclaim(&[left]).await?;
@@ -256,8 +261,8 @@ impl QueueStore for MySqlConnection {
         Ok(None)
     }
 
-    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
-        let look = fill(LOOK, &[quoted(&json::looks(asks))]);
+    async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
+        let look = fill(LOOK, &[quoted(&json::looks(all))]);
         let rows = read_alone(self, &look).await?;
         let looked: Result<_, sqlx::Error> = rows.iter().map(looked).collect();
         Ok(looked?)
@@ -283,18 +288,6 @@ impl QueueStore for MySqlConnection {
     }
 }
 
-/// Runs the text; `None`, and nothing has changed, when another transaction has a row locked.
-pub(super) async fn transact(
-    conn: &mut MySqlConnection,
-    text: &str,
-) -> Result<Option<Vec<MySqlRow>>, Fault> {
-    match in_one_transaction(conn, text).await {
-        Ok(rows) => Ok(Some(rows)),
-        Err(error) if is_lock_time_out(&error) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Runs the text of a join. Waiters whose lock row was removed by hand go first.
 pub(super) async fn join_with(
     conn: &mut MySqlConnection,
@@ -311,59 +304,62 @@ pub(super) async fn join_with(
     }
 }
 
-fn join_text(ask: &JoinAsk) -> String {
-    let session = hex(ask.session.as_bytes());
-    let lock_session = if ask.in_session { &session } else { "NULL" };
+fn join_text(params: &JoinParams) -> String {
+    let session = hex(params.session.as_bytes());
+    let lock_session = if params.in_session { &session } else { "NULL" };
     let lock_session = String::from(lock_session);
     with(
         JOIN,
         &[
-            ("name", hex(ask.name.as_bytes())),
-            ("grant", hex(ask.grant_id.as_bytes())),
-            ("holder", text(&ask.holder)),
-            ("ttl", to_micros(ask.ttl).to_string()),
-            ("most", ask.most.to_string()),
+            ("name", hex(params.name.as_bytes())),
+            ("grant", hex(params.grant_id.as_bytes())),
+            ("holder", text(&params.holder)),
+            ("ttl", to_micros(params.ttl).to_string()),
+            ("most", params.most.to_string()),
             ("lock_session", lock_session),
             ("session", session),
         ],
     )
 }
 
-fn joined(row: &MySqlRow) -> Result<Joined, sqlx::Error> {
+fn joined(row: &MySqlRow) -> Result<JoinOutcome, sqlx::Error> {
     let found = LockRow::from(LockColumns::from_row(row)?);
     if found.kind != Some(Kind::Lock) {
-        return Ok(Joined::Mismatch(found.kind));
+        return Ok(JoinOutcome::Mismatch(found.kind));
     }
     if row.try_get::<i64, _>("taken")? == 1 {
-        return Ok(Joined::Granted { fence: found.fence });
+        return Ok(JoinOutcome::Granted { fence: found.fence });
     }
     let Some(position) = row.try_get("queued_at")? else {
-        return Ok(Joined::Full(found));
+        return Ok(JoinOutcome::Full(found));
     };
-    Ok(Joined::Queued {
+    Ok(JoinOutcome::Queued {
         position,
         is_orphaned: !found.is_live(),
     })
 }
 
-fn confirm_text(ask: &ConfirmAsk) -> String {
-    let session = ask.session.map(|id| hex(id.as_bytes()));
+fn confirm_text(params: &ConfirmParams) -> String {
+    let session = params.session.map(|id| hex(id.as_bytes()));
     with(
         CONFIRM,
         &[
-            ("name", hex(ask.name.as_bytes())),
-            ("grant", hex(ask.grant_id.as_bytes())),
-            ("ttl", to_micros(ask.ttl).to_string()),
+            ("name", hex(params.name.as_bytes())),
+            ("grant", hex(params.grant_id.as_bytes())),
+            ("ttl", to_micros(params.ttl).to_string()),
             ("window", to_micros(WINDOW).to_string()),
             ("lock_session", session.unwrap_or_else(|| "NULL".into())),
-            ("fences", ask.fences.to_string()),
+            ("fences", params.fences.to_string()),
         ],
     )
 }
 
-fn pass_text(ask: &PassAsk) -> String {
-    let grant = ask.why.grant_id().map(|grant_id| hex(grant_id.as_bytes()));
-    let (find, leave, left) = match ask.why {
+fn pass_text(params: &PassParams) -> String {
+    let grant = params
+        .why
+        .grant_id()
+        .map(|grant_id| hex(grant_id.as_bytes()));
+    let (find, leave, left) = match params.why {
         PassWhy::Orphaned | PassWhy::Ended(_) => ("", "", String::new()),
         PassWhy::Left { at: Some(at), .. } => ("", LEAVE, at.to_string()),
         PassWhy::Left { at: None, .. } => (FIND, LEAVE, "@rl_left".into()),
@@ -371,7 +367,7 @@ fn pass_text(ask: &PassAsk) -> String {
     with(
         &[DUE, find, leave, PASS].concat(),
         &[
-            ("name", hex(ask.name.as_bytes())),
+            ("name", hex(params.name.as_bytes())),
             ("grant", grant.unwrap_or_else(|| "NULL".into())),
             ("window", to_micros(WINDOW).to_string()),
             ("left", left),
@@ -380,19 +376,19 @@ fn pass_text(ask: &PassAsk) -> String {
 }
 
 /// `None`: nothing was to be done.
-fn passed(row: &MySqlRow) -> Result<Option<Passed>, sqlx::Error> {
+fn passed(row: &MySqlRow) -> Result<Option<PassOutcome>, sqlx::Error> {
     if row.try_get::<i64, _>("due")? == 0 {
         return Ok(None);
     }
     let next: Option<Uuid> = row.try_get("next_grant")?;
     let next = next.into_iter().collect();
-    let ended = Ended::of(row.try_get("ended")?);
-    Ok(ended.map(|ended| Passed { ended, next }))
+    let ended = EndedGrant::of(row.try_get("ended")?);
+    Ok(ended.map(|ended| PassOutcome { ended, next }))
 }
 
-fn looked(row: &MySqlRow) -> Result<Looked, sqlx::Error> {
+fn looked(row: &MySqlRow) -> Result<LookOutcome, sqlx::Error> {
     let (granted, waits, left): (bool, bool, Option<i64>) = FromRow::from_row(row)?;
-    Ok(Looked::from((granted, waits, left.unwrap_or(0))))
+    Ok(LookOutcome::from((granted, waits, left.unwrap_or(0))))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::store::tests::{LONG_TTL, Waits};
-use crate::store::verbs::release::Freed;
+use crate::store::verbs::release::FreeOutcome;
 
 const NAMES: [&str; 3] = ["a", "b", "z"];
 const FOR: Duration = Duration::from_secs(5);
@@ -42,18 +42,18 @@ async fn work(place: Database, seen: Arc<Seen>, worker: u64) {
     let mut client = Client::with_ttl(&place, LONG_TTL).await;
     while !seen.stop.load(Ordering::Relaxed) {
         let at = fastrand::usize(0..NAMES.len());
-        let ask = client.ask(NAMES[at]);
-        let mut joined = client.try_join(&ask).await;
+        let params = client.ask(NAMES[at]);
+        let mut joined = client.try_join(&params).await;
         while joined.is_none() || fastrand::usize(0..4) == 0 {
-            joined = client.try_join(&ask).await;
+            joined = client.try_join(&params).await;
         }
         match joined {
-            Some(Joined::Granted { fence }) => {
+            Some(JoinOutcome::Granted { fence }) => {
                 seen.granted(at, worker, fence, None);
-                release(&mut client, &seen, (at, worker), &ask, fence).await;
+                release(&mut client, &seen, (at, worker), &params, fence).await;
             }
-            Some(Joined::Queued { position, .. }) => {
-                let waits = Waits { ask, position };
+            Some(JoinOutcome::Queued { position, .. }) => {
+                let waits = Waits { params, position };
                 match fastrand::usize(0..8) {
                     0 => {
                         let leave = waits.leaves();
@@ -66,7 +66,7 @@ async fn work(place: Database, seen: Arc<Seen>, worker: u64) {
                     _ => {
                         if let Some(fence) = turn(&mut client, at, &waits).await {
                             seen.granted(at, worker, fence, Some(position));
-                            release(&mut client, &seen, (at, worker), &waits.ask, fence).await;
+                            release(&mut client, &seen, (at, worker), &waits.params, fence).await;
                         }
                     }
                 }
@@ -82,25 +82,25 @@ async fn turn(client: &mut Client<Database>, at: usize, waits: &Waits) -> Option
     loop {
         let now = Instant::now();
         let looked = client.look(waits).await;
-        if matches!(looked, Looked::Waiting { .. }) {
+        if matches!(looked, LookOutcome::Waiting { .. }) {
             waited = now;
         }
         match looked {
-            Looked::Granted => match client.try_confirm(waits).await {
-                Some(Confirmed::Held { fence, .. }) => return Some(fence),
+            LookOutcome::Granted => match client.try_confirm(waits).await {
+                Some(ConfirmOutcome::Held { fence, .. }) => return Some(fence),
                 None => {}
-                Some(Confirmed::Gone) => {
+                Some(ConfirmOutcome::Gone) => {
                     assert!(waited.elapsed() > WINDOW, "a turn was lost");
                     return None;
                 }
             },
-            Looked::Waiting {
+            LookOutcome::Waiting {
                 is_orphaned: true, ..
             } => {
                 client.try_pass(NAMES[at], PassWhy::Orphaned).await;
             }
-            Looked::Waiting { .. } => client.run("DO SLEEP(0.001)").await,
-            Looked::Gone => {
+            LookOutcome::Waiting { .. } => client.run("DO SLEEP(0.001)").await,
+            LookOutcome::Gone => {
                 assert!(waited.elapsed() > WINDOW, "a waiter was lost");
                 return None;
             }
@@ -112,11 +112,11 @@ async fn release(
     client: &mut Client<Database>,
     seen: &Seen,
     (at, worker): (usize, u64),
-    ask: &JoinAsk,
+    params: &JoinParams,
     fence: i64,
 ) {
     let row = client.row(NAMES[at]).await;
-    assert!(row.is_of(ask.grant_id) && row.is_live(), "{row:?}");
+    assert!(row.is_of(params.grant_id) && row.is_live(), "{row:?}");
     seen.ends(at, worker);
     match fastrand::usize(0..3) {
         // It dies, and its grant expires.
@@ -129,17 +129,17 @@ async fn release(
             client.run(&expire).await;
         }
         1 => {
-            let end = PassWhy::Ended(ask.grant_id);
+            let end = PassWhy::Ended(params.grant_id);
             let passed = loop {
                 if let Some(passed) = client.try_pass(NAMES[at], end).await {
                     break passed;
                 }
             };
-            assert_eq!(passed.ended, Ended::Live);
+            assert_eq!(passed.ended, EndedGrant::Live);
         }
         _ => loop {
-            match client.try_release(ask.grant_id, NAMES[at], fence).await {
-                Some(Freed::Released | Freed::Passed(_)) => break,
+            match client.try_release(params.grant_id, NAMES[at], fence).await {
+                Some(FreeOutcome::Released | FreeOutcome::Passed(_)) => break,
                 None => {}
                 freed => panic!("{freed:?}"),
             }

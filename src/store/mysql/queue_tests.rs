@@ -81,18 +81,18 @@ async fn a_second_sending_waits_for_the_first(place: &Database) {
     for n in 0..10 {
         let name = format!("name {n}");
         second.hold(&name).await;
-        let ask = second.ask(&name);
+        let params = second.ask(&name);
         first.run("START TRANSACTION").await;
-        first.run(&patient(&join_text(&ask))).await;
+        first.run(&patient(&join_text(&params))).await;
         let commit = first.run("DO SLEEP(0.004); COMMIT");
-        let (joined, ()) = tokio::join!(second.try_join(&ask), commit);
+        let (joined, ()) = tokio::join!(second.try_join(&params), commit);
         in_time += u32::from(joined.is_some());
         let joined = match joined {
             Some(joined) => joined,
-            None => second.join(&ask).await,
+            None => second.join(&params).await,
         };
         assert!(
-            matches!(joined, Joined::Queued { position: 1, .. }),
+            matches!(joined, JoinOutcome::Queued { position: 1, .. }),
             "{joined:?}"
         );
         assert_eq!(second.row(&name).await.waiters, 1);
@@ -107,10 +107,10 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter(place: &Database) {
     for n in 0..10 {
         let name = format!("name {n}");
         let held = holder.hold(&name).await;
-        let end = PassWhy::Ended(held.ask.grant_id);
-        let ask = client.ask(&name);
+        let end = PassWhy::Ended(held.params.grant_id);
+        let params = client.ask(&name);
         client.run("START TRANSACTION").await;
-        client.run(&patient(&join_text(&ask))).await;
+        client.run(&patient(&join_text(&params))).await;
         let commit = client.run("DO SLEEP(0.004); COMMIT");
         let (passed, ()) = tokio::join!(holder.try_pass(&name, end), commit);
         in_time += u32::from(passed.is_some());
@@ -118,9 +118,9 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter(place: &Database) {
             Some(passed) => passed,
             None => holder.pass(&name, end).await,
         };
-        let expected = Passed {
-            ended: Ended::Live,
-            next: vec![ask.grant_id],
+        let expected = PassOutcome {
+            ended: EndedGrant::Live,
+            next: vec![params.grant_id],
         };
         assert_eq!(passed, expected);
         holder.check().await;
@@ -133,10 +133,10 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
-    let mut ask = ConfirmAsk {
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
+    let mut params = ConfirmParams {
         name: named("a"),
-        grant_id: waits.ask.grant_id,
+        grant_id: waits.params.grant_id,
         ttl: TTL / 60,
         session: None,
         fences: 0,
@@ -144,9 +144,9 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
     };
     // The TTL counts, though it is shorter than the window.
     for (ttl, least, most) in [(TTL / 60, 0, 60), (TTL, 2, 1), (TTL / 10, 2, 1)] {
-        ask.ttl = ttl;
-        let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
-        assert!(matches!(confirmed, Some(Confirmed::Held { .. })));
+        params.ttl = ttl;
+        let confirmed = client.conn.queue_confirm(&params).await.unwrap();
+        assert!(matches!(confirmed, Some(ConfirmOutcome::Held { .. })));
         let left = micros(client.row("a").await.remaining.unwrap());
         let least = TTL.checked_div(least).unwrap_or_default();
         assert!(left > least && left <= TTL / most, "{left:?}");
@@ -159,15 +159,17 @@ async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
     let (mut client, mut other) = (Client::new(place).await, Client::new(place).await);
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    let ask = client.ask("a");
+    let params = client.ask("a");
     for verb in 0..4 {
         other.run(Database::LOCK).await;
         let is_locked = match verb {
-            0 => client.try_join(&ask).await.is_none(),
+            0 => client.try_join(&params).await.is_none(),
             1 => client.try_confirm(&waits).await.is_none(),
             2 => client.try_pass("a", PassWhy::Orphaned).await.is_none(),
             _ => {
-                let freed = client.try_release(held.ask.grant_id, "a", held.fence).await;
+                let freed = client
+                    .try_release(held.params.grant_id, "a", held.fence)
+                    .await;
                 freed.is_none()
             }
         };
@@ -184,16 +186,16 @@ async fn a_verb_that_gives_up_leaves_no_transaction_open(place: &Database) {
 async fn a_pinned_lock_of_an_expired_session_is_not_passed_on(place: &Database) {
     let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
     let mut pin = Client::new(place).await;
-    let ask = JoinAsk {
+    let params = JoinParams {
         in_session: true,
         ..holder.ask("a")
     };
-    holder.join(&ask).await;
+    holder.join(&params).await;
     let waits = client.wait("a").await;
     holder.expire().await;
     pin.run(Database::LOCK).await;
     assert_eq!(client.try_pass("a", PassWhy::Orphaned).await, None);
-    assert!(client.row("a").await.is_of(ask.grant_id));
+    assert!(client.row("a").await.is_of(params.grant_id));
     pin.run("COMMIT").await;
     let passed = client.pass("a", PassWhy::Orphaned).await;
     assert!(client.is_next(&passed, &waits), "{passed:?}");
@@ -213,7 +215,7 @@ async fn the_last_waiter_leaves_a_free_name(place: &Database) {
     .await
     .unwrap();
     let leave = waits.leaves();
-    assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", leave).await, PassOutcome::NOTHING);
     assert_eq!(client.row("a").await.waiters, 0);
     client.check().await;
     client.hold("a").await;
@@ -229,17 +231,17 @@ async fn positions_that_were_forgotten_are_given_again(place: &Database) {
     client.hold("a").await;
     let waits = client.wait("a").await;
     assert_eq!(waits.position, 1);
-    assert_eq!(client.look(&lost).await, Looked::Gone);
+    assert_eq!(client.look(&lost).await, LookOutcome::Gone);
     client.check().await;
 }
 
 async fn pass_and_join(client: &mut Client<Database>, name: &str) -> bool {
     let passed = client.try_pass(name, PassWhy::Orphaned).await;
-    assert!(passed.is_none_or(|passed| passed == Passed::NOTHING));
-    let ask = client.ask(name);
+    assert!(passed.is_none_or(|passed| passed == PassOutcome::NOTHING));
+    let params = client.ask(name);
     loop {
-        if let Some(joined) = client.try_join(&ask).await {
-            return matches!(joined, Joined::Granted { .. });
+        if let Some(joined) = client.try_join(&params).await {
+            return matches!(joined, JoinOutcome::Granted { .. });
         }
     }
 }
@@ -275,9 +277,9 @@ async fn a_long_chain_of_waits_is_searched(place: &Database) {
     for n in 1..=20 {
         let next = client.hold(&format!("name {n}")).await;
         let waits = client.wait(&format!("name {}", n - 1)).await;
-        let tell = waits.tells(std::iter::once(next.ask.grant_id));
+        let tell = waits.tells(std::iter::once(next.params.grant_id));
         client.conn.deadlock_tell(&tell).await.unwrap();
-        first = Some(waits.look_ask());
+        first = Some(waits.look_params());
         held = next;
     }
     drop(held);
@@ -290,10 +292,10 @@ async fn what_an_owner_holds_is_told_in_one_commit(place: &Database) {
     let mut client = Client::new(place).await;
     client.hold("a").await;
     let waits = client.wait("a").await;
-    let ask = waits.tells((0..1_200).map(|_| Uuid::new_v4()));
+    let params = waits.tells((0..1_200).map(|_| Uuid::new_v4()));
     let before = commits(&mut client.conn).await;
-    client.conn.deadlock_tell(&ask).await.unwrap();
-    client.conn.deadlock_forget(&ask.held).await.unwrap();
+    client.conn.deadlock_tell(&params).await.unwrap();
+    client.conn.deadlock_forget(&params.held).await.unwrap();
     // Each engine counts its own, and so does a look at the number.
     let commits = commits(&mut client.conn).await - before;
     assert!((2..10).contains(&commits), "{commits}");
@@ -310,21 +312,23 @@ async fn commits(conn: &mut MySqlConnection) -> i64 {
 async fn a_waiter_has_any_holder(place: &Database) {
     let mut client = Client::new(place).await;
     client.hold("a").await;
-    let ask = JoinAsk {
+    let params = JoinParams {
         holder: "Ünï {name} ' \\ ? 🦀".into(),
         ..client.ask("{grant}'")
     };
-    client.join(&ask).await;
-    let waits = JoinAsk {
+    client.join(&params).await;
+    let waits = JoinParams {
         grant_id: Uuid::new_v4(),
-        ..ask.clone()
+        ..params.clone()
     };
     client.join(&waits).await;
     let listed = client.conn.queue_list().await.unwrap();
-    assert_eq!(listed[0].holder, &*ask.holder);
-    client.pass("{grant}'", PassWhy::Ended(ask.grant_id)).await;
+    assert_eq!(listed[0].holder, &*params.holder);
+    client
+        .pass("{grant}'", PassWhy::Ended(params.grant_id))
+        .await;
     let row = client.row("{grant}'").await;
-    assert_eq!(row.holder.as_deref(), Some(&*ask.holder));
+    assert_eq!(row.holder.as_deref(), Some(&*params.holder));
 }
 
 /// Runs the cases of all engines and those of this one, on both servers.

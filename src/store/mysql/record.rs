@@ -14,9 +14,10 @@ use super::statement::{fill, hex, quoted, read_alone};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimAsk, Claimed, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, RecordRow, RecordStore,
+    record_row,
 };
 use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::time::micros;
@@ -250,13 +251,13 @@ impl RecordStore for MySqlConnection {
         Ok(())
     }
 
-    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
-        let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
-        let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
+    async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
+        let is_new = |params: &&ClaimParams| params.seen.is_none();
+        let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
         if !new.is_empty() && !make(self, &new).await? {
             // Another transaction is making one of these records: find out which.
-            for ask in &new {
-                make(self, &[*ask]).await?;
+            for params in &new {
+                make(self, &[*params]).await?;
             }
         }
         if !again.is_empty() {
@@ -265,58 +266,62 @@ impl RecordStore for MySqlConnection {
                 .execute(&mut *self)
                 .await?;
         }
-        let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+        let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
         let rows = self.record_read(&keys, 0).await?;
-        let claimed = asks.iter().zip(&rows);
-        Ok(claimed.map(|(ask, row)| ask.missed(row.as_ref())).collect())
+        let claimed = all.iter().zip(&rows);
+        Ok(claimed
+            .map(|(params, row)| params.missed(row.as_ref()))
+            .collect())
     }
 
-    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+    async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
         sqlx::query(RENEW)
-            .bind(json::keeps(asks))
+            .bind(json::keeps(all))
             .execute(&mut *self)
             .await?;
-        let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+        let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
         let rows = self.record_read(&keys, 0).await?;
-        Ok(asks
+        Ok(all
             .iter()
             .zip(&rows)
-            .map(|(ask, row)| match row {
-                Some(row) if row.runs_for(ask.attempt_id) => Renewed::Live {
+            .map(|(params, row)| match row {
+                Some(row) if row.runs_for(params.attempt_id) => RenewOutcome::Live {
                     remaining: micros(row.lease_left),
                 },
-                _ => Renewed::Gone,
+                _ => RenewOutcome::Gone,
             })
             .collect())
     }
 
-    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
+    async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
         let done = sqlx::query(FINISH)
-            .bind(json::ends(asks))
+            .bind(json::ends(all))
             .execute(&mut *self)
             .await?;
-        if usize::try_from(done.rows_affected()) == Ok(asks.len()) {
-            return Ok(vec![Finished::Ended; asks.len()]);
+        if usize::try_from(done.rows_affected()) == Ok(all.len()) {
+            return Ok(vec![FinishOutcome::Ended; all.len()]);
         }
-        let keys: Vec<RecordKey> = asks.iter().map(|ask| ask.key.clone()).collect();
+        let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
         let rows = self.record_read(&keys, 0).await?;
-        let mut finished = Vec::with_capacity(asks.len());
-        for (ask, row) in asks.iter().zip(rows) {
+        let mut finished = Vec::with_capacity(all.len());
+        for (params, row) in all.iter().zip(rows) {
             // Outcomes can be large: read only those that have to be compared.
             let row = match row {
-                Some(row) if row.attempt_id == ask.attempt_id && row.state == KeptState::Done => {
-                    self.record_read_one(&ask.key, ask.size()).await?
+                Some(row)
+                    if row.attempt_id == params.attempt_id && row.state == KeptState::Done =>
+                {
+                    self.record_read_one(&params.key, params.size()).await?
                 }
                 row => row,
             };
-            finished.push(RecordRow::finished(row.as_ref(), ask));
+            finished.push(RecordRow::finished(row.as_ref(), params));
         }
         Ok(finished)
     }
 }
 
 /// Inserts all records or none. False: none.
-async fn make(conn: &mut MySqlConnection, new: &[&ClaimAsk]) -> Result<bool, Fault> {
+async fn make(conn: &mut MySqlConnection, new: &[&ClaimParams]) -> Result<bool, Fault> {
     let json = json::claims(new);
     for sql in [PROBE, CLAIM_NEW] {
         match sqlx::query(sql)

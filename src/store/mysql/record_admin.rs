@@ -8,7 +8,7 @@ use super::step;
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::{RecordRow, record_row};
-use crate::store::verbs::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
+use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
 use crate::store::verbs::time::to_micros;
 
 /// The columns of a record, without its outcome. The filter is the rule of
@@ -69,7 +69,7 @@ WHERE scope = ? AND idempotency_key = ? AND attempt = ?
 
 #[async_trait]
 impl RecordAdminStore for MySqlConnection {
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
         let null = || String::from("NULL");
         let scope = filter.scope.as_deref().map_or_else(null, hex);
         let state = filter.state.map_or_else(null, |state| text(state.name()));
@@ -80,24 +80,24 @@ impl RecordAdminStore for MySqlConnection {
         Ok(rows?)
     }
 
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        let (scope, key) = (ask.key.scope(), ask.key.key());
-        let remember = to_micros(ask.remember);
-        let query = match &ask.decision {
+    async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {
+        let (scope, key) = (params.key.scope(), params.key.key());
+        let remember = to_micros(params.remember);
+        let query = match &params.decision {
             Decision::Unknown => sqlx::query(TO_UNKNOWN),
             Decision::Reset => sqlx::query(RESET).bind(remember).bind(remember),
-            Decision::Resolve(outcome) => return Ok(resolve(self, ask, outcome.as_ref()).await?),
+            Decision::Resolve(outcome) => return Ok(resolve(self, params, outcome.as_ref()).await?),
         };
         let mut tx = self.begin().await?;
         let locked: Option<i64> = sqlx::query_scalar(LOCK)
             .bind(scope)
             .bind(key)
-            .bind(ask.attempt)
+            .bind(params.attempt)
             .fetch_optional(&mut *tx)
             .await?;
         let mut changed = 0;
         if locked.is_some() {
-            let query = query.bind(scope).bind(key).bind(ask.attempt);
+            let query = query.bind(scope).bind(key).bind(params.attempt);
             changed = query.execute(&mut *tx).await?.rows_affected();
         }
         tx.commit().await?;
@@ -107,15 +107,15 @@ impl RecordAdminStore for MySqlConnection {
 
 async fn resolve(
     conn: &mut MySqlConnection,
-    ask: &DecideAsk,
+    params: &DecideParams,
     outcome: Option<&Outcome>,
 ) -> Result<bool, sqlx::Error> {
-    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let (scope, key) = (params.key.scope(), params.key.key());
     let mut tx = conn.begin().await?;
     let found: Option<(Option<String>,)> = sqlx::query_as(LOCK_UNKNOWN)
         .bind(scope)
         .bind(key)
-        .bind(ask.attempt)
+        .bind(params.attempt)
         .fetch_optional(&mut *tx)
         .await?;
     let Some((Some(open_step),)) = found else {
@@ -123,9 +123,9 @@ async fn resolve(
         return Ok(false);
     };
     if let Some(outcome) = outcome {
-        step::keep(&mut tx, &ask.key, &open_step, ask.attempt, outcome).await?;
+        step::keep(&mut tx, &params.key, &open_step, params.attempt, outcome).await?;
     }
-    let remember = to_micros(ask.remember);
+    let remember = to_micros(params.remember);
     sqlx::query(RESOLVE)
         .bind(remember)
         .bind(remember)

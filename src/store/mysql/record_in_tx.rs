@@ -14,8 +14,10 @@ use super::in_tx::DATABASE;
 use super::statement::{NOW, execute, hex, rows, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::in_tx::Told;
-use crate::store::verbs::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::verbs::in_tx::TxReply;
+use crate::store::verbs::record::{
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams,
+};
 use crate::store::verbs::record_in_tx::RecordInTxStore;
 use crate::store::verbs::time::to_micros;
 
@@ -31,12 +33,12 @@ SET SESSION innodb_lock_wait_timeout = CAST(COALESCE(@rowlock_wait, @@innodb_loc
 /// No other session sees the row before its transaction commits, so `clean_at` is set at once and its index is written
 /// once. (The cleaner may come a little early, and finds that the outcome is retained longer.) In another database it
 /// inserts nothing.
-fn claim_new_text(ask: &ClaimAsk) -> String {
-    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
-    let (fingerprint, max_attempts) = (hex(ask.fingerprint.as_bytes()), ask.max_attempts);
-    let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
-    let database = hex(ask.database.as_bytes());
+fn claim_new_text(params: &ClaimParams) -> String {
+    let (scope, key) = (hex(params.key.scope()), hex(params.key.key()));
+    let (attempt_id, holder) = (hex(params.attempt_id.as_bytes()), text(&params.holder));
+    let (fingerprint, max_attempts) = (hex(params.fingerprint.as_bytes()), params.max_attempts);
+    let (retain, remember) = (to_micros(params.retain), to_micros(params.remember));
+    let database = hex(params.database.as_bytes());
     format!(
         "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                           fingerprint, bound, began_at, attempted_at, lease_until, retain_until,
@@ -49,12 +51,12 @@ fn claim_new_text(ask: &ClaimAsk) -> String {
     )
 }
 
-fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
-    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (attempt_id, holder) = (hex(ask.attempt_id.as_bytes()), text(&ask.holder));
-    let fingerprint = hex(ask.fingerprint.as_bytes());
-    let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
-    let database = hex(ask.database.as_bytes());
+fn claim_again_text(params: &ClaimParams, seen: i64) -> String {
+    let (scope, key) = (hex(params.key.scope()), hex(params.key.key()));
+    let (attempt_id, holder) = (hex(params.attempt_id.as_bytes()), text(&params.holder));
+    let fingerprint = hex(params.fingerprint.as_bytes());
+    let (retain, remember) = (to_micros(params.retain), to_micros(params.remember));
+    let database = hex(params.database.as_bytes());
     format!(
         "UPDATE rowlock_idempotency
          SET state = 'running',
@@ -70,11 +72,11 @@ fn claim_again_text(ask: &ClaimAsk, seen: i64) -> String {
 }
 
 /// Releasing the savepoint of the claim fails when its transaction has ended, even if another one has begun since.
-fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
-    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let attempt_id = hex(ask.attempt_id.as_bytes());
+fn keep_text(params: &ClaimParams, outcome: &Outcome) -> String {
+    let (scope, key) = (hex(params.key.scope()), hex(params.key.key()));
+    let attempt_id = hex(params.attempt_id.as_bytes());
     let (content_type, bytes) = (text(outcome.content_type()), hex(outcome.bytes()));
-    let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
+    let (retain, remember) = (to_micros(params.retain), to_micros(params.remember));
     format!(
         "RELEASE SAVEPOINT rowlock_claim; \
          UPDATE rowlock_idempotency
@@ -85,10 +87,10 @@ fn keep_text(ask: &ClaimAsk, outcome: &Outcome) -> String {
     )
 }
 
-fn complete_text(ask: &FinishAsk) -> String {
-    let (scope, key) = (hex(ask.key.scope()), hex(ask.key.key()));
-    let (attempt_id, attempt) = (hex(ask.attempt_id.as_bytes()), ask.attempt);
-    let end = EndColumns::from(&ask.end);
+fn complete_text(params: &FinishParams) -> String {
+    let (scope, key) = (hex(params.key.scope()), hex(params.key.key()));
+    let (attempt_id, attempt) = (hex(params.attempt_id.as_bytes()), params.attempt);
+    let end = EndColumns::from(&params.end);
     let content_type = text(end.outcome.map_or("", Outcome::content_type));
     let outcome = hex(end.outcome.map_or(&[], Outcome::bytes));
     let (retain, remember) = (end.retain.unwrap_or(end.remember), end.remember);
@@ -121,19 +123,21 @@ async fn wait_as_before(conn: &mut MySqlConnection) -> Result<(), Fault> {
 
 #[async_trait]
 impl RecordInTxStore for MySqlConnection {
-    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-        let claim = match ask.seen {
-            Some(seen) => claim_again_text(ask, seen),
-            None => claim_new_text(ask),
+    async fn tx_claim(&mut self, params: &ClaimParams) -> Result<TxReply<ClaimOutcome>, Fault> {
+        let claim = match params.seen {
+            Some(seen) => claim_again_text(params, seen),
+            None => claim_new_text(params),
         };
         let claim = format!("SAVEPOINT rowlock_claim; {WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
         let done = execute(self, claim).await;
-        let told = |found| Told {
-            database: Some(ask.database),
+        let told = |found| TxReply {
+            database: Some(params.database),
             found,
         };
         match done {
-            Ok(done) if done.rows_affected() > 0 => return Ok(told(Claimed::Mine { attempt: 0 })),
+            Ok(done) if done.rows_affected() > 0 => {
+                return Ok(told(ClaimOutcome::Mine { attempt: 0 }));
+            }
             Ok(_) => {}
             Err(fault) => {
                 // The text stopped before its end. If the connection is gone, so are its session settings.
@@ -141,7 +145,7 @@ impl RecordInTxStore for MySqlConnection {
                     wait_as_before(self).await?;
                 }
                 match fault.kind {
-                    FaultKind::LockTimeout => return Ok(told(Claimed::Locked)),
+                    FaultKind::LockTimeout => return Ok(told(ClaimOutcome::Locked)),
                     FaultKind::Duplicate => {}
                     _ => return Err(fault),
                 }
@@ -149,41 +153,44 @@ impl RecordInTxStore for MySqlConnection {
         }
         // The record could not be claimed, or this is another database.
         let rows = rows(self, DATABASE.into()).await?;
-        Ok(Told {
+        Ok(TxReply {
             database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
-            found: Claimed::Missed,
+            found: ClaimOutcome::Missed,
         })
     }
 
     async fn tx_keep(
         &mut self,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
         outcome: &Outcome,
-    ) -> Result<Told<Finished>, Fault> {
-        let done = execute(self, keep_text(ask, outcome)).await?;
+    ) -> Result<TxReply<FinishOutcome>, Fault> {
+        let done = execute(self, keep_text(params, outcome)).await?;
         match done.rows_affected() {
             // The claim was inserted or changed in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
-            _ => Ok(Told {
-                database: Some(ask.database),
-                found: Finished::Ended,
+            _ => Ok(TxReply {
+                database: Some(params.database),
+                found: FinishOutcome::Ended,
             }),
         }
     }
 
-    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
-        let rows = rows(self, complete_text(ask)).await?;
+    async fn tx_complete(
+        &mut self,
+        params: &FinishParams,
+    ) -> Result<TxReply<FinishOutcome>, Fault> {
+        let rows = rows(self, complete_text(params)).await?;
         let Some(row) = rows.first() else {
-            return Ok(Told {
+            return Ok(TxReply {
                 database: None,
-                found: Finished::Superseded,
+                found: FinishOutcome::Superseded,
             });
         };
-        Ok(Told {
+        Ok(TxReply {
             database: row.try_get(1)?,
             found: match row.try_get::<i64, _>(0)? {
-                0 => Finished::Superseded,
-                _ => Finished::Ended,
+                0 => FinishOutcome::Superseded,
+                _ => FinishOutcome::Ended,
             },
         })
     }

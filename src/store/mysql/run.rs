@@ -9,7 +9,7 @@ use super::lock_row::{is_duplicate, row_ends};
 use super::statement::{fill, hex, read_alone};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::verbs::run::{KEPT, RunColumns, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
 
 /// The holder of the live grant. Nothing else reads the lock's row: a statement that changes another row would wait
@@ -52,26 +52,26 @@ DELETE FROM rowlock_run WHERE began_at < SYSDATE(6) - INTERVAL ? MICROSECOND LIM
 
 #[async_trait]
 impl RunStore for MySqlConnection {
-    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
-        let (name, id) = (hex(ask.name.as_bytes()), hex(ask.grant_id.as_bytes()));
+    async fn run_begin(&mut self, params: &RunParams) -> Result<bool, Fault> {
+        let (name, id) = (hex(params.name.as_bytes()), hex(params.grant_id.as_bytes()));
         let live = read_alone(self, &fill(HOLDER, &[name.clone(), id.clone()])).await?;
         let Some(live) = live.first() else {
             return Ok(false);
         };
         let holder: String = live.try_get(0)?;
         let insert = sqlx::query(INSERT)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(ask.fence)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(params.fence)
             .bind(&holder);
         let begun = match insert.execute(&mut *self).await {
             Err(error) if is_duplicate(&error) => {
                 let replace = sqlx::query(REPLACE)
-                    .bind(ask.grant_id)
-                    .bind(ask.fence)
+                    .bind(params.grant_id)
+                    .bind(params.fence)
                     .bind(&holder)
-                    .bind(ask.name.as_bytes())
-                    .bind(ask.fence);
+                    .bind(params.name.as_bytes())
+                    .bind(params.fence);
                 replace.execute(&mut *self).await?
             }
             inserted => inserted?,
@@ -79,17 +79,17 @@ impl RunStore for MySqlConnection {
         if begun.rows_affected() > 0 {
             return Ok(true);
         }
-        let is_there = fill(IS_THERE, &[name, id, ask.fence.to_string()]);
+        let is_there = fill(IS_THERE, &[name, id, params.fence.to_string()]);
         Ok(!read_alone(self, &is_there).await?.is_empty())
     }
 
-    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault> {
+    async fn run_end(&mut self, params: &RunParams, end: &RunEnd) -> Result<bool, Fault> {
         let ended = sqlx::query(END)
             .bind(end.succeeded)
             .bind(&*end.message)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(ask.fence)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(params.fence)
             .bind(end.succeeded)
             .bind(&*end.message);
         Ok(ended.execute(self).await?.rows_affected() > 0)

@@ -12,7 +12,7 @@ use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{
-    Applied, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
+    AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
 };
 
 mod embedded {
@@ -69,7 +69,7 @@ impl SchemaStore for MySqlConnection {
         Ok(server)
     }
 
-    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
+    async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault> {
         let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
         // information_schema hides a table from a user without a right on it, so such a user would find no history.
         let rows = match read_alone(self, rows).await.map_err(Fault::from) {
@@ -77,7 +77,8 @@ impl SchemaStore for MySqlConnection {
             rows => rows?,
         };
         let rows = rows.iter().map(<(i32, String, String)>::from_row);
-        let rows: Result<Vec<Applied>, _> = rows.map(|row| row.map(Applied::from)).collect();
+        let rows: Result<Vec<AppliedMigration>, _> =
+            rows.map(|row| row.map(AppliedMigration::from)).collect();
         Ok(Some(rows?))
     }
 

@@ -12,7 +12,7 @@ use super::statement::{fill, hex, read_alone, write_and_read};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
-    LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+    LeftBehind, OpenParams, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -105,11 +105,11 @@ LIMIT ?";
 
 #[async_trait]
 impl SessionStore for MySqlConnection {
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+    async fn session_open(&mut self, params: &OpenParams) -> Result<(), Fault> {
         sqlx::query(OPEN)
-            .bind(ask.id)
-            .bind(&*ask.holder)
-            .bind(to_micros(ask.ttl))
+            .bind(params.id)
+            .bind(&*params.holder)
+            .bind(to_micros(params.ttl))
             .execute(self)
             .await?;
         Ok(())

@@ -12,9 +12,12 @@ use std::fmt::Write;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use std::time::Duration;
+
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Either, Executor, MySqlConnection};
 
+use super::fault::is_lock_time_out;
 use crate::model::FaultKind;
 use crate::store::driver::classify::classify;
 use crate::store::verbs::fault::Fault;
@@ -201,6 +204,34 @@ pub(super) fn with(sql: &str, literals: &[(&str, String)]) -> String {
         sql.replace(&format!("{{{name}}}"), literal)
     };
     literals.iter().fold(sql.to_owned(), replace)
+}
+
+/// Runs the text; `None`, and nothing has changed, when another transaction has a row locked.
+pub(super) async fn transact(
+    conn: &mut MySqlConnection,
+    text: &str,
+) -> Result<Option<Vec<MySqlRow>>, Fault> {
+    match in_one_transaction(conn, text).await {
+        Ok(rows) => Ok(Some(rows)),
+        Err(error) if is_lock_time_out(&error) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// MySQL takes the limit from the hint, in milliseconds; MariaDB from the prefix, in seconds.
+pub(super) fn wait_text(names: &str, limit: Option<Duration>) -> String {
+    let select = limit.map_or(String::from("SELECT"), |limit| {
+        let ms = limit.as_millis().max(1);
+        let (seconds, rest) = (ms / 1_000, ms % 1_000);
+        format!(
+            "/*M! SET STATEMENT max_statement_time = {seconds}.{rest:03} FOR */ \
+             SELECT /*+ MAX_EXECUTION_TIME({ms}) */"
+        )
+    });
+    format!(
+        "{select} name FROM rowlock_lock FORCE INDEX (PRIMARY)
+         WHERE name IN ({names}) AND capacity = 0 ORDER BY name {ALL} FOR UPDATE"
+    )
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use sqlx::{Connection, FromRow, MySqlConnection};
 use super::statement::{fill, hex, read_alone};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::Finished;
-use crate::store::verbs::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
+use crate::store::verbs::record::FinishOutcome;
+use crate::store::verbs::step::{StepBegun, StepColumns, StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.open_step USING utf8mb4), r.open_step_number, s.content_type, s.outcome
@@ -52,57 +52,57 @@ ORDER BY done_at, step";
 
 #[async_trait]
 impl StepStore for MySqlConnection {
-    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
-        if let Some(begun) = ask.seen(look(self, ask).await?) {
+    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
+        if let Some(begun) = params.seen(look(self, params).await?) {
             return Ok(begun);
         }
         let done = sqlx::query(STEP_OPEN)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
-            .bind(ask.kind.number())
-            .bind(&*ask.step)
-            .bind(ask.kind.number())
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
+            .bind(params.kind.number())
+            .bind(&*params.step)
+            .bind(params.kind.number())
             .execute(&mut *self)
             .await?;
         if done.rows_affected() > 0 {
             return Ok(StepBegun::Fresh);
         }
-        Ok(ask.not_begun(look(self, ask).await?))
+        Ok(params.not_begun(look(self, params).await?))
     }
 
     async fn step_finish(
         &mut self,
-        ask: &StepAsk,
+        params: &StepParams,
         outcome: Option<&Outcome>,
-    ) -> Result<Finished, Fault> {
+    ) -> Result<FinishOutcome, Fault> {
         let mut tx = self.begin().await?;
         let locked: Option<i64> = sqlx::query_scalar(LOCK)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
             .fetch_optional(&mut *tx)
             .await?;
         if locked.is_none() {
             tx.rollback().await?;
-            return Ok(StepAsk::not_settled(look(self, ask).await?.as_ref()));
+            return Ok(StepParams::not_settled(look(self, params).await?.as_ref()));
         }
         sqlx::query(STEP_SETTLED)
-            .bind(ask.kind.number())
+            .bind(params.kind.number())
             .bind(outcome.is_some())
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
             .execute(&mut *tx)
             .await?;
         if let Some(outcome) = outcome {
-            keep(&mut tx, &ask.key, &ask.step, ask.attempt, outcome).await?;
+            keep(&mut tx, &params.key, &params.step, params.attempt, outcome).await?;
         }
         tx.commit().await?;
-        Ok(Finished::Ended)
+        Ok(FinishOutcome::Ended)
     }
 
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
@@ -115,15 +115,18 @@ impl StepStore for MySqlConnection {
     }
 }
 
-async fn look(conn: &mut MySqlConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
+async fn look(
+    conn: &mut MySqlConnection,
+    params: &StepParams,
+) -> Result<Option<StepLook>, sqlx::Error> {
     let look = fill(
         STEP_LOOK,
         &[
-            hex(ask.attempt_id.as_bytes()),
-            ask.attempt.to_string(),
-            hex(ask.step.as_bytes()),
-            hex(ask.key.scope()),
-            hex(ask.key.key()),
+            hex(params.attempt_id.as_bytes()),
+            params.attempt.to_string(),
+            hex(params.step.as_bytes()),
+            hex(params.key.scope()),
+            hex(params.key.key()),
         ],
     );
     let rows = read_alone(conn, &look).await?;

@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::in_tx::BEGIN;
 use super::listener::listen;
-use super::look::{Look, open};
+use super::look::{ServerLook, open};
 use super::own_connection::OwnConnection;
-use super::pooler::{Known, POOLER, Sharing, is_shared, is_tracked, take_pooler};
+use super::pooler::{KnownPooler, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::Connector;
@@ -93,7 +93,7 @@ fn database(options: &PgConnectOptions) -> String {
 pub(crate) struct Postgres {
     /// One of the servers is the primary.
     origin: Origin<PgConnectOptions>,
-    sharing: Known,
+    sharing: KnownPooler,
     /// The URL says how connections are shared.
     told: bool,
 }
@@ -124,7 +124,7 @@ impl Postgres {
     fn of(origin: Origin<PgConnectOptions>) -> Self {
         Self {
             origin,
-            sharing: Known::default(),
+            sharing: KnownPooler::default(),
             told: false,
         }
     }
@@ -133,7 +133,7 @@ impl Postgres {
     async fn sharing(
         &self,
         conn: &mut PgConnection,
-        seen: &Look,
+        seen: &ServerLook,
         options: &PgConnectOptions,
     ) -> Result<Sharing, Fault> {
         let known = self.sharing.get();

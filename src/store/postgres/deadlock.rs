@@ -5,9 +5,9 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{query, query_as};
-use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, TellAsk};
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, TellParams};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::LookAsk;
+use crate::store::verbs::queue::LookParams;
 
 const TELL: &str = "
 INSERT INTO rowlock_waiting_owner (grant_id, held_grant, name, position, owner)
@@ -46,13 +46,13 @@ DELETE FROM rowlock_waiting_owner WHERE grant_id IN (
 
 #[async_trait]
 impl DeadlockStore for PgConnection {
-    async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault> {
+    async fn deadlock_tell(&mut self, params: &TellParams) -> Result<(), Fault> {
         query(TELL)
-            .bind(ask.waiter.grant_id)
-            .bind(ask.held.as_slice())
-            .bind(ask.waiter.name.as_bytes())
-            .bind(ask.waiter.position)
-            .bind(&ask.owner)
+            .bind(params.waiter.grant_id)
+            .bind(params.held.as_slice())
+            .bind(params.waiter.name.as_bytes())
+            .bind(params.waiter.position)
+            .bind(&params.owner)
             .execute(self)
             .await?;
         Ok(())
@@ -63,11 +63,11 @@ impl DeadlockStore for PgConnection {
         Ok(())
     }
 
-    async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault> {
+    async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
         let rows: Vec<EdgeColumns> = query_as(EDGES)
-            .bind(asks.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.position).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
         Ok(rows.into_iter().map(Edge::from).collect())

@@ -16,8 +16,8 @@ use sqlx::PgConnection;
 use super::grant_rule::{is_free, may_grant, next_fence};
 use super::{names, query_as};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::TakeAsk;
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::lease::TakeParams;
+use crate::store::verbs::release::ReleaseParams;
 use crate::store::verbs::time::to_micros;
 
 /// The first asks are acquires. A release has no TTL: only `name` and `id` are as long as all the asks, and the end of
@@ -55,7 +55,7 @@ RETURNING a.n, l.fence"
 );
 
 /// What was freed, and the fences of what was granted, in the order of the asks.
-pub(super) struct Exchanged {
+pub(super) struct ExchangeFences {
     pub(super) freed: Vec<bool>,
     pub(super) fences: Vec<Option<i64>>,
 }
@@ -63,9 +63,9 @@ pub(super) struct Exchanged {
 /// Frees and grants what it can. The releases are of no permits.
 pub(super) async fn exchange(
     conn: &mut PgConnection,
-    releases: &[&ReleaseAsk],
-    takes: &[TakeAsk],
-) -> Result<Exchanged, Fault> {
+    releases: &[&ReleaseParams],
+    takes: &[TakeParams],
+) -> Result<ExchangeFences, Fault> {
     let all_names = takes.iter().map(|a| &a.name);
     let ids = takes.iter().map(|a| a.grant_id);
     let rows: Vec<(i32, i64)> = query_as(EXCHANGE)
@@ -80,7 +80,7 @@ pub(super) async fn exchange(
         .bind(takes.iter().map(|a| a.barging).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
-    let mut done = Exchanged {
+    let mut done = ExchangeFences {
         freed: vec![false; releases.len()],
         fences: vec![None; takes.len()],
     };

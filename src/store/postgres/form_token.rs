@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::in_tx::prove;
 use super::{in_callers, query, query_as};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
-use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::form_token::{FormTokenStore, TokenParams};
+use crate::store::verbs::in_tx::TxReply;
 use crate::store::verbs::time::to_micros;
 
 const ISSUE: &str = "
@@ -43,27 +43,27 @@ SELECT d.id, EXISTS (SELECT FROM gone), (SELECT proven FROM here) FROM rowlock_d
 
 #[async_trait]
 impl FormTokenStore for PgConnection {
-    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
+    async fn token_issue(&mut self, params: &TokenParams) -> Result<(), Fault> {
         let issue = query(ISSUE)
-            .bind(&*ask.scope)
-            .bind(&ask.digest.as_bytes()[..])
-            .bind(to_micros(ask.ttl));
+            .bind(&*params.scope)
+            .bind(&params.digest.as_bytes()[..])
+            .bind(to_micros(params.ttl));
         issue.execute(self).await?;
         Ok(())
     }
 
-    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
+    async fn tx_token_issue(&mut self, params: &TokenParams) -> Result<TxReply<()>, Fault> {
         in_callers(async {
             let row: Option<(Uuid, bool)> = query_as(TX_ISSUE)
-                .bind(&*ask.scope)
-                .bind(&ask.digest.as_bytes()[..])
-                .bind(to_micros(ask.ttl))
+                .bind(&*params.scope)
+                .bind(&params.digest.as_bytes()[..])
+                .bind(to_micros(params.ttl))
                 .fetch_optional(&mut *self)
                 .await?;
             if row.is_some_and(|row| !row.1) {
                 prove(self).await?;
             }
-            Ok(Told {
+            Ok(TxReply {
                 database: row.map(|row| row.0),
                 found: (),
             })
@@ -71,14 +71,14 @@ impl FormTokenStore for PgConnection {
         .await
     }
 
-    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
+    async fn tx_token_consume(&mut self, params: &TokenParams) -> Result<TxReply<bool>, Fault> {
         in_callers(async {
-            let mut row = consume(self, ask, false).await?;
+            let mut row = consume(self, params, false).await?;
             if row.is_some_and(|row| !row.2) {
                 prove(self).await?;
-                row = consume(self, ask, true).await?;
+                row = consume(self, params, true).await?;
             }
-            Ok(Told {
+            Ok(TxReply {
                 database: row.map(|row| row.0),
                 found: row.is_some_and(|row| row.1),
             })
@@ -90,12 +90,12 @@ impl FormTokenStore for PgConnection {
 /// Returns the database, whether the token existed, and whether a transaction is known to be open.
 async fn consume(
     conn: &mut PgConnection,
-    ask: &TokenAsk,
+    params: &TokenParams,
     proven: bool,
 ) -> Result<Option<(Uuid, bool, bool)>, sqlx::Error> {
     query_as(TX_CONSUME)
-        .bind(&*ask.scope)
-        .bind(&ask.digest.as_bytes()[..])
+        .bind(&*params.scope)
+        .bind(&params.digest.as_bytes()[..])
         .bind(proven)
         .fetch_optional(conn)
         .await

@@ -1,8 +1,8 @@
 //! The rules of a grant, as SQL: one home for each. A prefix such as `l.` says of which row. (The functions of the
 //! queue have their own: `functions/`.)
 
-/// The fence of the next grant. (`date_part` costs less than `extract`, and a number of microseconds of these days
-/// fits its type.)
+/// The fence of the next grant. (`date_part` costs less than `extract`. Its numbers have 53 bits: until 2106 that is
+/// exact to the microsecond.)
 macro_rules! next_fence {
     ($of:literal) => {
         concat!(

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{query, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};
 use crate::store::verbs::time::to_micros;
 
 /// The row `l` has a live grant of the ask. (A session that has ended has no expiry.)
@@ -56,51 +56,55 @@ const IS_RESERVED: &str =
 
 #[async_trait]
 impl HoldStore for PgConnection {
-    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
+    async fn hold_raise(&mut self, params: &RaiseParams) -> Result<HoldOutcome<i64>, Fault> {
         let fence = query_scalar(RAISE)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(ask.at_least);
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(params.at_least);
         match fence.fetch_optional(&mut *self).await? {
-            Some(fence) => Ok(Held::Done(fence)),
-            None => missed(self, &ask.name, ask.grant_id).await,
+            Some(fence) => Ok(HoldOutcome::Done(fence)),
+            None => missed(self, &params.name, params.grant_id).await,
         }
     }
 
-    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
+    async fn hold_run_out(&mut self, params: &RunOutParams) -> Result<HoldOutcome<()>, Fault> {
         let run_out = query_scalar(RUN_OUT)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(ask.reservation)
-            .bind(to_micros(ask.time));
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(params.reservation)
+            .bind(to_micros(params.time));
         // Those who wait for a permit wait for the name that it is one of.
-        let of = ask.name.of_permit();
-        let tell = query(TELL).bind(of.as_ref().unwrap_or(&ask.name).as_bytes());
+        let of = params.name.of_permit();
+        let tell = query(TELL).bind(of.as_ref().unwrap_or(&params.name).as_bytes());
         if let Some(is_awaited) = run_out.fetch_optional(&mut *self).await? {
             if is_awaited || of.is_some() {
                 tell.execute(self).await?;
             }
-            return Ok(Held::Done(()));
+            return Ok(HoldOutcome::Done(()));
         }
-        let missed = missed(&mut *self, &ask.name, ask.grant_id).await?;
-        if missed == Held::Gone && ask.is_reserved() {
-            let is_reserved = query_scalar(IS_RESERVED).bind(ask.name.as_bytes());
+        let missed = missed(&mut *self, &params.name, params.grant_id).await?;
+        if missed == HoldOutcome::Gone && params.is_reserved() {
+            let is_reserved = query_scalar(IS_RESERVED).bind(params.name.as_bytes());
             if is_reserved
-                .bind(ask.reservation)
+                .bind(params.reservation)
                 .fetch_one(&mut *self)
                 .await?
             {
                 // The first sending may have ended before it told.
                 tell.execute(self).await?;
-                return Ok(Held::Done(()));
+                return Ok(HoldOutcome::Done(()));
             }
         }
         Ok(missed)
     }
 }
 
-async fn missed<T>(conn: &mut PgConnection, name: &Name, grant_id: Uuid) -> Result<Held<T>, Fault> {
+async fn missed<T>(
+    conn: &mut PgConnection,
+    name: &Name,
+    grant_id: Uuid,
+) -> Result<HoldOutcome<T>, Fault> {
     let live = query_scalar(LIVE).bind(name.as_bytes());
     let live = live.bind(grant_id).fetch_one(conn).await?;
-    Ok(Held::missed(live))
+    Ok(HoldOutcome::missed(live))
 }

@@ -34,7 +34,8 @@ use super::{in_callers, names, query_as, row_security, tx_wait};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
-    FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinOutcome, PinParams, ToldColumns, TxParams, TxReply, TxTaken,
+    TxWaited,
 };
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::micros;
@@ -176,7 +177,7 @@ LEFT JOIN rowlock_lock l
 
 /// The database, whether this transaction was granted one of the names before, whether a name has no row, a name with
 /// its fence, and how long a quarantine lasts.
-type TakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>, Option<i64>);
+type TxTakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>, Option<i64>);
 
 /// The database, the fence, the setting, and whether a transaction is known to be open.
 type TakenColumns = (Option<Uuid>, i64, String, bool);
@@ -199,11 +200,11 @@ impl InTxStore for PgConnection {
         Ok(true)
     }
 
-    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+    async fn tx_pin(&mut self, params: &PinParams) -> Result<TxReply<PinOutcome>, Fault> {
         in_callers(async {
             let row: Option<(Uuid, Option<bool>, bool, bool)> = query_as(PIN)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
                 .fetch_optional(&mut *self)
                 .await?;
             if row.is_some_and(|row| !row.3) {
@@ -213,12 +214,12 @@ impl InTxStore for PgConnection {
                 row_security::check(self).await?;
             }
             let found = match row {
-                Some((_, Some(true), ..)) => Pinned::Live,
-                Some((_, Some(false), ..)) => Pinned::Expired,
-                Some((_, None, false, _)) => Pinned::Invisible,
-                Some((_, None, true, _)) | None => Pinned::Missed,
+                Some((_, Some(true), ..)) => PinOutcome::Live,
+                Some((_, Some(false), ..)) => PinOutcome::Expired,
+                Some((_, None, false, _)) => PinOutcome::Invisible,
+                Some((_, None, true, _)) | None => PinOutcome::Missed,
             };
-            Ok(Told {
+            Ok(TxReply {
                 database: row.map(|row| row.0),
                 found,
             })
@@ -226,10 +227,10 @@ impl InTxStore for PgConnection {
         .await
     }
 
-    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
+    async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
         in_callers(async {
-            if let [ask] = asks {
-                let told = take_one(self, ask).await?;
+            if let [params] = all {
+                let told = take_one(self, params).await?;
                 if matches!(told.found, TxTaken::NoRow) {
                     row_security::check(self).await?;
                 }
@@ -240,7 +241,7 @@ impl InTxStore for PgConnection {
             sqlx::raw_sql("SAVEPOINT rowlock_take")
                 .execute(&mut *self)
                 .await?;
-            let told = take_all(self, asks).await?;
+            let told = take_all(self, all).await?;
             let end = match told.found {
                 TxTaken::Granted { .. } => "RELEASE SAVEPOINT rowlock_take",
                 _ => "ROLLBACK TO SAVEPOINT rowlock_take; RELEASE SAVEPOINT rowlock_take",
@@ -262,7 +263,7 @@ impl InTxStore for PgConnection {
         in_callers(tx_wait::wait(self, wanted, limit)).await
     }
 
-    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
+    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault> {
         in_callers(async {
             let version: Option<(Uuid, Option<i64>)> = query_as(VERSION)
                 .bind(name.as_bytes())
@@ -273,7 +274,7 @@ impl InTxStore for PgConnection {
         .await
     }
 
-    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+    async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
         in_callers(async {
             let row: Option<ToldColumns> = query_as(ROW)
                 .bind(name.as_bytes())
@@ -285,10 +286,10 @@ impl InTxStore for PgConnection {
     }
 }
 
-async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>, Fault> {
+async fn take_one(conn: &mut PgConnection, params: &TxParams) -> Result<TxReply<TxTaken>, Fault> {
     let row: Result<Option<TakenColumns>, sqlx::Error> = query_as(TAKE_ONE)
-        .bind(ask.name.as_bytes())
-        .bind(ask.version)
+        .bind(params.name.as_bytes())
+        .bind(params.version)
         .fetch_optional(&mut *conn)
         .await;
     match row {
@@ -300,17 +301,17 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
                 fences: vec![fence],
                 perhaps_again: Vec::new(),
             };
-            Ok(Told { database, found })
+            Ok(TxReply { database, found })
         }
         Ok(None) => {
             let row: Option<(Uuid, bool, bool, bool, Option<i64>)> = query_as(WHY)
-                .bind(ask.name.as_bytes())
+                .bind(params.name.as_bytes())
                 .fetch_optional(&mut *conn)
                 .await?;
             if row.is_some_and(|row| !row.3) {
                 prove(conn).await?;
             }
-            Ok(Told {
+            Ok(TxReply {
                 database: row.map(|row| row.0),
                 found: match row {
                     Some((_, true, ..)) => TxTaken::Again,
@@ -328,18 +329,18 @@ async fn take_one(conn: &mut PgConnection, ask: &TxAsk) -> Result<Told<TxTaken>,
     }
 }
 
-async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-    let rows: Vec<TakeColumns> = query_as(TAKE)
-        .bind(names(asks.iter().map(|ask| &ask.name)))
-        .bind(asks.iter().map(|ask| ask.version).collect::<Vec<_>>())
+async fn take_all(conn: &mut PgConnection, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
+    let rows: Vec<TxTakeColumns> = query_as(TAKE)
+        .bind(names(all.iter().map(|params| &params.name)))
+        .bind(all.iter().map(|params| params.version).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
     let database = rows.first().map(|row| row.0);
-    let fence = |ask: &TxAsk| {
-        let mine = |row: &&TakeColumns| row.3.as_deref() == Some(ask.name.as_bytes());
+    let fence = |params: &TxParams| {
+        let mine = |row: &&TxTakeColumns| row.3.as_deref() == Some(params.name.as_bytes());
         rows.iter().find(mine).and_then(|row| row.4)
     };
-    let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
+    let fences: Option<Vec<i64>> = all.iter().map(fence).collect();
     let found = match fences {
         Some(fences) => TxTaken::Granted {
             fences,
@@ -352,5 +353,5 @@ async fn take_all(conn: &mut PgConnection, asks: &[TxAsk]) -> Result<Told<TxTake
             _ => TxTaken::Missed(None),
         },
     };
-    Ok(Told { database, found })
+    Ok(TxReply { database, found })
 }

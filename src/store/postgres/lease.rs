@@ -22,9 +22,9 @@ use super::lock_row::{TakeColumns, row_columns, row_ends, taken};
 use super::{names, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
-use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::row::{LockColumns, LockRow};
 use crate::store::verbs::time::{micros, to_micros};
 
@@ -211,40 +211,40 @@ type ReleaseColumns = (bool, bool, bool, Option<bool>, i64, String);
 
 #[async_trait]
 impl LeaseStore for PgConnection {
-    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        if let [ask] = asks {
+    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+        if let [params] = all {
             let fence = query_scalar(TAKE_ONE)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(to_micros(ask.ttl))
-                .bind(&*ask.holder)
-                .bind(ask.session)
-                .bind(ask.barging)
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(to_micros(params.ttl))
+                .bind(&*params.holder)
+                .bind(params.session)
+                .bind(params.barging)
                 .fetch_optional(&mut *self)
                 .await?;
             return match fence {
-                Some(fence) => Ok(vec![Taken::Granted { fence }]),
-                None => take(self, asks).await,
+                Some(fence) => Ok(vec![TakeOutcome::Granted { fence }]),
+                None => take(self, all).await,
             };
         }
-        let fences = exchange(self, &[], asks).await?.fences;
-        let left = left(asks, fences.iter().map(Option::is_none));
+        let fences = exchange(self, &[], all).await?.fences;
+        let left = left(all, fences.iter().map(Option::is_none));
         Ok(granted(fences, take(self, &left).await?))
     }
 
-    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
+    async fn lease_renew(&mut self, all: &[RenewParams]) -> Result<Vec<RenewOutcome>, Fault> {
         let rows: Vec<(i64, i64)> = query_as(RENEW)
-            .bind(names(asks.iter().map(|a| &a.name)))
-            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+            .bind(names(all.iter().map(|a| &a.name)))
+            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
-        let mut renewed = vec![Renewed::Gone; asks.len()];
+        let mut renewed = vec![RenewOutcome::Gone; all.len()];
         for (number, left) in rows {
             // Ordinality counts from one.
             let place = usize::try_from(number - 1).ok();
             if let Some(renewed) = place.and_then(|place| renewed.get_mut(place)) {
-                *renewed = Renewed::Live {
+                *renewed = RenewOutcome::Live {
                     remaining: micros(left),
                 };
             }
@@ -254,17 +254,17 @@ impl LeaseStore for PgConnection {
 
     async fn lease_exchange(
         &mut self,
-        releases: &[ReleaseAsk],
-        takes: &[TakeAsk],
-    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
-        let is_lock = |ask: &ReleaseAsk| ask.name.of_permit().is_none();
-        let locks: Vec<&ReleaseAsk> = releases.iter().filter(|ask| is_lock(ask)).collect();
+        releases: &[ReleaseParams],
+        takes: &[TakeParams],
+    ) -> Result<(Vec<FreeOutcome>, Vec<TakeOutcome>), Fault> {
+        let is_lock = |params: &ReleaseParams| params.name.of_permit().is_none();
+        let locks: Vec<&ReleaseParams> = releases.iter().filter(|params| is_lock(params)).collect();
         let done = exchange(self, &locks, takes).await?;
 
         let mut freed = done.freed.into_iter();
         let freed = releases
             .iter()
-            .map(|ask| is_lock(ask) && freed.next() == Some(true));
+            .map(|params| is_lock(params) && freed.next() == Some(true));
         let freed: Vec<bool> = freed.collect();
         let held = left(releases, freed.iter().map(|freed| !freed));
         let mut others = if held.is_empty() {
@@ -275,9 +275,9 @@ impl LeaseStore for PgConnection {
         .into_iter();
         let freed = freed.into_iter().map(|freed| {
             if freed {
-                Freed::Released
+                FreeOutcome::Released
             } else {
-                others.next().unwrap_or(Freed::Superseded)
+                others.next().unwrap_or(FreeOutcome::Superseded)
             }
         });
         let freed = freed.collect();
@@ -288,39 +288,42 @@ impl LeaseStore for PgConnection {
         Ok((freed, granted(done.fences, taken)))
     }
 
-    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
-        if let [ask] = asks
-            && ask.was_queued
+    async fn lease_release_locks(
+        &mut self,
+        all: &[ReleaseParams],
+    ) -> Result<Vec<FreeOutcome>, Fault> {
+        if let [params] = all
+            && params.was_queued
         {
-            return Ok(vec![release::pass_on(self, ask).await?]);
+            return Ok(vec![release::pass_on(self, params).await?]);
         }
-        if let [ask] = asks {
+        if let [params] = all {
             let one: Option<(bool, String)> = query_as(RELEASE_ONE)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
                 .fetch_optional(&mut *self)
                 .await?;
             match one {
-                Some((false, _)) => return Ok(vec![Freed::Released]),
-                Some((true, _)) => return Ok(vec![release::pass_on(self, ask).await?]),
+                Some((false, _)) => return Ok(vec![FreeOutcome::Released]),
+                Some((true, _)) => return Ok(vec![release::pass_on(self, params).await?]),
                 None => {}
             }
         }
         let rows: Vec<ReleaseColumns> = query_as(RELEASE)
-            .bind(names(asks.iter().map(|a| &a.name)))
-            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.fence).collect::<Vec<_>>())
+            .bind(names(all.iter().map(|a| &a.name)))
+            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.fence).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
-        let mut outcomes = Vec::with_capacity(asks.len());
-        for (ask, (freed, mine, was_free, live, waiters, _)) in asks.iter().zip(rows) {
+        let mut outcomes = Vec::with_capacity(all.len());
+        for (params, (freed, mine, was_free, live, waiters, _)) in all.iter().zip(rows) {
             outcomes.push(match (freed, mine, live) {
-                (true, ..) => Freed::Released,
-                (false, true, Some(true)) if waiters > 0 => release::pass_on(self, ask).await?,
-                (false, true, Some(true)) => Freed::Locked,
-                (false, true, _) => Freed::Expired,
-                (false, false, _) if was_free => Freed::WasFree,
-                (false, false, _) => Freed::Superseded,
+                (true, ..) => FreeOutcome::Released,
+                (false, true, Some(true)) if waiters > 0 => release::pass_on(self, params).await?,
+                (false, true, Some(true)) => FreeOutcome::Locked,
+                (false, true, _) => FreeOutcome::Expired,
+                (false, false, _) if was_free => FreeOutcome::WasFree,
+                (false, false, _) => FreeOutcome::Superseded,
             });
         }
         Ok(outcomes)
@@ -350,34 +353,34 @@ impl LeaseStore for PgConnection {
 }
 
 /// Grants leases, makes missing rows, and explains busy names.
-async fn take(conn: &mut PgConnection, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-    if asks.is_empty() {
+async fn take(conn: &mut PgConnection, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+    if all.is_empty() {
         return Ok(Vec::new());
     }
     let rows: Vec<TakeColumns> = query_as(TAKE)
-        .bind(names(asks.iter().map(|a| &a.name)))
-        .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| &*a.holder).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.session).collect::<Vec<_>>())
-        .bind(asks.iter().map(|a| a.barging).collect::<Vec<_>>())
+        .bind(names(all.iter().map(|a| &a.name)))
+        .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+        .bind(all.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+        .bind(all.iter().map(|a| &*a.holder).collect::<Vec<_>>())
+        .bind(all.iter().map(|a| a.session).collect::<Vec<_>>())
+        .bind(all.iter().map(|a| a.barging).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
     Ok(rows.into_iter().map(taken).collect())
 }
 
 /// The asks that are left.
-fn left<A: Clone>(asks: &[A], is_left: impl Iterator<Item = bool>) -> Vec<A> {
-    let asks = asks.iter().zip(is_left).filter(|(_, is_left)| *is_left);
-    asks.map(|(ask, _)| ask.clone()).collect()
+fn left<A: Clone>(all: &[A], is_left: impl Iterator<Item = bool>) -> Vec<A> {
+    let all = all.iter().zip(is_left).filter(|(_, is_left)| *is_left);
+    all.map(|(params, _)| params.clone()).collect()
 }
 
 /// The outcome of each ask: a grant with its fence, or else the next one of the outcomes of those that were left.
-fn granted(fences: Vec<Option<i64>>, others: Vec<Taken>) -> Vec<Taken> {
+fn granted(fences: Vec<Option<i64>>, others: Vec<TakeOutcome>) -> Vec<TakeOutcome> {
     let mut others = others.into_iter();
     let each = fences.into_iter().map(|fence| match fence {
-        Some(fence) => Taken::Granted { fence },
-        None => others.next().unwrap_or(Taken::Busy(None)),
+        Some(fence) => TakeOutcome::Granted { fence },
+        None => others.next().unwrap_or(TakeOutcome::Busy(None)),
     });
     each.collect()
 }

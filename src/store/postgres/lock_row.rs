@@ -8,8 +8,8 @@ use super::grant_rule::freed;
 use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::Taken;
-use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAsk, end_of};
+use crate::store::verbs::lease::TakeOutcome;
+use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
 use crate::store::verbs::row::{LockColumns, LockRow};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
@@ -149,10 +149,10 @@ impl LockRowStore for PgConnection {
     async fn lock_row_as_it_is(
         &mut self,
         name: &Name,
-        ask: RowAsk,
+        params: RowAction,
     ) -> Result<Option<LockRow>, Fault> {
         let found = one(self, ROW, name).await?;
-        if ask == RowAsk::Look || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
+        if params == RowAction::Look || found.as_ref().is_some_and(|row| !row.has_lapsed()) {
             return Ok(found);
         }
         if found.is_some() {
@@ -206,9 +206,9 @@ pub(super) type TakeColumns = (
     Option<i64>,
 );
 
-pub(super) fn taken(row: TakeColumns) -> Taken {
+pub(super) fn taken(row: TakeColumns) -> TakeOutcome {
     match row {
-        (Some(fence), ..) => Taken::Granted { fence },
+        (Some(fence), ..) => TakeOutcome::Granted { fence },
         (
             None,
             Some(name),
@@ -227,8 +227,8 @@ pub(super) fn taken(row: TakeColumns) -> Taken {
                 name, grant_id, fence, holder, acquired, expires, left, session, waiters, capacity,
                 weight,
             );
-            Taken::busy(Some(LockRow::from(columns)))
+            TakeOutcome::busy(Some(LockRow::from(columns)))
         }
-        _ => Taken::Busy(None),
+        _ => TakeOutcome::Busy(None),
     }
 }

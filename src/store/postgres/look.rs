@@ -19,7 +19,7 @@ SELECT pg_backend_pid(),
 
 /// What a new connection reads about its server.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct ServerLook {
     /// The server's process.
     pub(super) process: i32,
     /// The process is older than the connection, so it has served other connections.
@@ -31,13 +31,13 @@ pub(super) struct Look {
     pub(super) lost_path: Option<String>,
 }
 
-pub(super) async fn open(options: &PgConnectOptions) -> Result<(PgConnection, Look), Fault> {
+pub(super) async fn open(options: &PgConnectOptions) -> Result<(PgConnection, ServerLook), Fault> {
     let began = Instant::now();
     let mut conn = options.connect().await?;
     let row = sqlx::raw_sql(LOOK).fetch_one(&mut conn).await?;
     let age: Option<i64> = row.try_get(1)?;
     let age = Duration::from_micros(age.unwrap_or_default().max(0).unsigned_abs());
-    let look = Look {
+    let look = ServerLook {
         process: row.try_get(0)?,
         reused: age > began.elapsed(),
         isolation: row.try_get(2)?,

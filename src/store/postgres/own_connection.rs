@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
 
 use super::NAMED;
-use super::pooler::{BEGIN, Known, Sharing, is_mix_up};
+use super::pooler::{BEGIN, KnownPooler, Sharing, is_mix_up};
 use crate::model::FaultKind;
-use crate::store::driver::connect::{Call, Connection};
+use crate::store::driver::connect::{Connection, VerbCall};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
@@ -29,7 +29,7 @@ pub(crate) struct OwnConnection {
     sharing: Sharing,
     /// Each verb runs in a transaction of its own.
     own_transactions: bool,
-    known: Known,
+    known: KnownPooler,
     plans: Plans,
 }
 
@@ -82,7 +82,12 @@ impl Plans {
 
 impl OwnConnection {
     /// `strict`: the server's default isolation is not the one that the verbs rely on.
-    pub(super) fn new(conn: PgConnection, sharing: Sharing, strict: bool, known: &Known) -> Self {
+    pub(super) fn new(
+        conn: PgConnection,
+        sharing: Sharing,
+        strict: bool,
+        known: &KnownPooler,
+    ) -> Self {
         Self {
             conn,
             sharing,
@@ -129,7 +134,7 @@ impl OwnConnection {
 #[async_trait(?Send)]
 impl Connection for OwnConnection {
     /// Runs the verb in a transaction of its own, where it needs one.
-    async fn run(&mut self, call: &mut dyn Call, _bound: Duration) -> Result<(), Fault> {
+    async fn run(&mut self, call: &mut dyn VerbCall, _bound: Duration) -> Result<(), Fault> {
         self.check()?;
         self.plan().await?;
         let began = Instant::now();

@@ -12,8 +12,8 @@ use crate::model::Name;
 use crate::store::driver::connect::Connector;
 use crate::store::postgres::Postgres;
 use crate::store::verbs::Store;
-use crate::store::verbs::lease::{RenewAsk, TakeAsk, Taken};
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::lease::{RenewParams, TakeOutcome, TakeParams};
+use crate::store::verbs::release::ReleaseParams;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -46,8 +46,8 @@ fn a_server_that_is_far_away_is_not_slow() {
     assert!(plans.are_outlived(now + OLD_ENOUGH));
 }
 
-fn take(name: &str) -> TakeAsk {
-    TakeAsk {
+fn take(name: &str) -> TakeParams {
+    TakeParams {
         name: Name::new(name).unwrap(),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
@@ -57,23 +57,23 @@ fn take(name: &str) -> TakeAsk {
     }
 }
 
-fn releases(asks: &[TakeAsk]) -> Vec<ReleaseAsk> {
-    let release = |ask: &TakeAsk| ReleaseAsk {
-        name: ask.name.clone(),
-        grant_id: ask.grant_id,
+fn releases(all: &[TakeParams]) -> Vec<ReleaseParams> {
+    let release = |params: &TakeParams| ReleaseParams {
+        name: params.name.clone(),
+        grant_id: params.grant_id,
         fence: 0,
         was_queued: false,
     };
-    asks.iter().map(release).collect()
+    all.iter().map(release).collect()
 }
 
-fn renewals(asks: &[TakeAsk]) -> Vec<RenewAsk> {
-    let renew = |ask: &TakeAsk| RenewAsk {
-        name: ask.name.clone(),
-        grant_id: ask.grant_id,
+fn renewals(all: &[TakeParams]) -> Vec<RenewParams> {
+    let renew = |params: &TakeParams| RenewParams {
+        name: params.name.clone(),
+        grant_id: params.grant_id,
         ttl: TTL,
     };
-    asks.iter().map(renew).collect()
+    all.iter().map(renew).collect()
 }
 
 async fn count(conn: &mut PgConnection, sql: &'static str) -> i64 {
@@ -82,8 +82,8 @@ async fn count(conn: &mut PgConnection, sql: &'static str) -> i64 {
 }
 
 async fn use_leases(store: &mut dyn Store) {
-    let asks = ["a", "b", "c", "d"].map(take);
-    let (first, second) = asks.split_at(2);
+    let all = ["a", "b", "c", "d"].map(take);
+    let (first, second) = all.split_at(2);
     store.lease_take(first).await.unwrap();
     // Often enough for plans that serve all values.
     for _ in 0..10 {
@@ -92,10 +92,14 @@ async fn use_leases(store: &mut dyn Store) {
         assert!(
             taken
                 .iter()
-                .all(|taken| matches!(taken, Taken::Granted { .. }))
+                .all(|taken| matches!(taken, TakeOutcome::Granted { .. }))
         );
         let taken = store.lease_take(second).await.unwrap();
-        assert!(taken.iter().all(|taken| matches!(taken, Taken::Busy(_))));
+        assert!(
+            taken
+                .iter()
+                .all(|taken| matches!(taken, TakeOutcome::Busy(_)))
+        );
         store.lease_renew(&renewals(second)).await.unwrap();
         store.lease_release(&releases(second)).await.unwrap();
         store.lease_take(&first[..1]).await.unwrap();
@@ -150,16 +154,16 @@ async fn statements_on_leases_look_rows_up_by_key_whatever_the_statistics_say() 
 }
 
 /// An exchange, as a lane sends it.
-struct Exchange(Vec<ReleaseAsk>, Vec<TakeAsk>);
+struct Exchange(Vec<ReleaseParams>, Vec<TakeParams>);
 
-impl Call for Exchange {
+impl VerbCall for Exchange {
     fn on<'a>(
         &'a mut self,
         store: &'a mut dyn Store,
     ) -> Pin<Box<dyn Future<Output = Result<(), Fault>> + 'a>> {
         Box::pin(async move {
             let (_, taken) = store.lease_exchange(&self.0, &self.1).await?;
-            let is_granted = |taken: &Taken| matches!(taken, Taken::Granted { .. });
+            let is_granted = |taken: &TakeOutcome| matches!(taken, TakeOutcome::Granted { .. });
             assert!(taken.iter().all(is_granted), "{taken:?}");
             Ok(())
         })

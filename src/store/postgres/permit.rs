@@ -11,9 +11,9 @@ use super::query_as;
 use super::queue::{JoinColumns, joined, unlocked};
 use crate::model::{Kind, Name, Share};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
-    Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, WINDOW,
+    EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, WINDOW,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -71,54 +71,58 @@ type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
 
 #[async_trait]
 impl PermitStore for PgConnection {
-    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
-        let mut row = unlocked(join(self, ask, share).await)?;
+    async fn permit_join(
+        &mut self,
+        params: &JoinParams,
+        share: Share,
+    ) -> Result<Option<JoinOutcome>, Fault> {
+        let mut row = unlocked(join(self, params, share).await)?;
         if matches!(row, Some((0, ..))) {
-            make_row(self, &ask.name, share.kind).await?;
-            row = unlocked(join(self, ask, share).await)?;
+            make_row(self, &params.name, share.kind).await?;
+            row = unlocked(join(self, params, share).await)?;
         }
-        joined(self, &ask.name, row).await
+        joined(self, &params.name, row).await
     }
 
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
+    async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
         let (ended, next): (i32, Option<Vec<Uuid>>) = query_as(PASS)
-            .bind(ask.name.as_bytes())
-            .bind(ask.why.grant_id())
-            .bind(ask.why.position())
+            .bind(params.name.as_bytes())
+            .bind(params.why.grant_id())
+            .bind(params.why.position())
             .bind(to_micros(WINDOW))
             .fetch_one(self)
             .await?;
         let next = next.unwrap_or_default();
-        Ok(Ended::of(ended.into()).map(|ended| Passed { ended, next }))
+        Ok(EndedGrant::of(ended.into()).map(|ended| PassOutcome { ended, next }))
     }
 
-    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+    async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
         let rows: Vec<(bool, bool, i64)> = query_as(LOOK)
-            .bind(asks.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.position).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
-        Ok(rows.into_iter().map(Looked::from).collect())
+        Ok(rows.into_iter().map(LookOutcome::from).collect())
     }
 
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
+    async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {
         let row: Result<Columns, sqlx::Error> = query_as(WEIGH)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(ask.fence)
-            .bind(i64::from(ask.weight))
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(params.fence)
+            .bind(i64::from(params.weight))
             .bind(to_micros(WINDOW))
             .fetch_one(self)
             .await;
         Ok(unlocked(row)?.map(|row| match row {
-            (1, Some(fence), next) => Weighed::Done {
+            (1, Some(fence), next) => WeighOutcome::Done {
                 fence,
                 next: next.unwrap_or_default(),
             },
-            (2, ..) => Weighed::Full,
-            (3, Some(fence), _) => Weighed::Stale(fence),
-            _ => Weighed::Gone,
+            (2, ..) => WeighOutcome::Full,
+            (3, Some(fence), _) => WeighOutcome::Stale(fence),
+            _ => WeighOutcome::Gone,
         }))
     }
 
@@ -126,11 +130,11 @@ impl PermitStore for PgConnection {
         &mut self,
         name: &Name,
         capacity: u32,
-    ) -> Result<Option<Resized>, Fault> {
+    ) -> Result<Option<ResizeOutcome>, Fault> {
         let kind = Kind::Semaphore { capacity };
         if make_row(self, name, kind).await? {
             let (before, next) = (None, Vec::new());
-            return Ok(Some(Resized::Done { before, next }));
+            return Ok(Some(ResizeOutcome::Done { before, next }));
         }
         let row: Result<Columns, sqlx::Error> = query_as(RESIZE)
             .bind(name.as_bytes())
@@ -139,11 +143,11 @@ impl PermitStore for PgConnection {
             .fetch_one(self)
             .await;
         Ok(match unlocked(row)? {
-            Some((1, before, next)) => Some(Resized::Done {
+            Some((1, before, next)) => Some(ResizeOutcome::Done {
                 before: before.and_then(|before| u32::try_from(before).ok()),
                 next: next.unwrap_or_default(),
             }),
-            Some((4, Some(before), _)) => Some(Resized::Mismatch(Kind::of(before))),
+            Some((4, Some(before), _)) => Some(ResizeOutcome::Mismatch(Kind::of(before))),
             // Without a row: the cleaner has just removed it.
             _ => None,
         })
@@ -152,17 +156,17 @@ impl PermitStore for PgConnection {
 
 async fn join(
     conn: &mut PgConnection,
-    ask: &JoinAsk,
+    params: &JoinParams,
     share: Share,
 ) -> Result<JoinColumns, sqlx::Error> {
     let (status, number) = query_as(JOIN)
-        .bind(ask.name.as_bytes())
-        .bind(ask.grant_id)
-        .bind(ask.session)
-        .bind(ask.in_session)
-        .bind(to_micros(ask.ttl))
-        .bind(&*ask.holder)
-        .bind(i64::from(ask.most))
+        .bind(params.name.as_bytes())
+        .bind(params.grant_id)
+        .bind(params.session)
+        .bind(params.in_session)
+        .bind(to_micros(params.ttl))
+        .bind(&*params.holder)
+        .bind(i64::from(params.most))
         .bind(i64::from(share.kind.capacity()))
         .bind(i64::from(share.weight))
         .fetch_one(conn)

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
 
-use super::look::{Look, open};
+use super::look::{ServerLook, open};
 use crate::model::{ConnectError, Error};
 use crate::store::driver::url::Parameter;
 use crate::store::verbs::fault::Fault;
@@ -66,9 +66,9 @@ pub(super) fn names_are_mixed() -> bool {
 
 /// What the connections of one connector know of their pooler.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known(Arc<Mutex<Option<Sharing>>>);
+pub(super) struct KnownPooler(Arc<Mutex<Option<Sharing>>>);
 
-impl Known {
+impl KnownPooler {
     pub(super) fn get(&self) -> Option<Sharing> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +112,7 @@ pub(super) fn take_pooler(
 /// the first has just used, or one of the two finds itself on another process than before.
 pub(super) async fn is_shared(
     conn: &mut PgConnection,
-    seen: &Look,
+    seen: &ServerLook,
     options: &PgConnectOptions,
 ) -> Result<bool, Fault> {
     let (mut other, second) = open(options).await?;

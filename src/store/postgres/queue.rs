@@ -13,8 +13,8 @@ use super::{query, query_as, query_scalar};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
-    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
-    Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
+    ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
+    PassOutcome, PassParams, QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -83,53 +83,57 @@ SELECT EXISTS (SELECT FROM rowlock_waiter WHERE name = $1 AND grant_id = $2)
 
 #[async_trait]
 impl QueueStore for PgConnection {
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
-        let mut row = unlocked(join(self, ask).await)?;
+    async fn queue_join(&mut self, params: &JoinParams) -> Result<Option<JoinOutcome>, Fault> {
+        let mut row = unlocked(join(self, params).await)?;
         if matches!(row, Some((0, ..))) {
-            make_row(self, &ask.name, Kind::Lock).await?;
-            row = unlocked(join(self, ask).await)?;
+            make_row(self, &params.name, Kind::Lock).await?;
+            row = unlocked(join(self, params).await)?;
         }
-        joined(self, &ask.name, row).await
+        joined(self, &params.name, row).await
     }
 
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
+    async fn queue_confirm(
+        &mut self,
+        params: &ConfirmParams,
+    ) -> Result<Option<ConfirmOutcome>, Fault> {
         let fences: Result<Option<(i64, i64, bool)>, sqlx::Error> = query_as(CONFIRM)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(to_micros(ask.ttl))
-            .bind(ask.session)
-            .bind(ask.fences)
-            .bind(ask.recall)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(to_micros(params.ttl))
+            .bind(params.session)
+            .bind(params.fences)
+            .bind(params.recall)
             .fetch_optional(self)
             .await;
-        let confirmed = |fences: Option<_>| fences.map_or(Confirmed::Gone, Confirmed::held);
+        let confirmed =
+            |fences: Option<_>| fences.map_or(ConfirmOutcome::Gone, ConfirmOutcome::held);
         Ok(unlocked(fences)?.map(confirmed))
     }
 
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
-        let mut row = unlocked(pass(self, ask).await)?;
+    async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
+        let mut row = unlocked(pass(self, params).await)?;
         if let Some((.., Some(session))) = row {
-            let name = ask.name.clone();
+            let name = params.name.clone();
             self.session_reclaim(&[LeftBehind { name, session }])
                 .await?;
-            row = unlocked(pass(self, ask).await)?;
+            row = unlocked(pass(self, params).await)?;
         }
         Ok(row.and_then(|(ended, next, left)| {
             // Still left behind: ending the session has skipped a row that a transaction has locked.
-            let ended = Ended::of(ended.into()).filter(|_| left.is_none());
+            let ended = EndedGrant::of(ended.into()).filter(|_| left.is_none());
             let next = next.into_iter().collect();
-            ended.map(|ended| Passed { ended, next })
+            ended.map(|ended| PassOutcome { ended, next })
         }))
     }
 
-    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
+    async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
         let rows: Vec<(bool, bool, i64)> = query_as(LOOK)
-            .bind(asks.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|a| a.position).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
+            .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
             .fetch_all(self)
             .await?;
-        Ok(rows.into_iter().map(Looked::from).collect())
+        Ok(rows.into_iter().map(LookOutcome::from).collect())
     }
 
     async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
@@ -158,15 +162,15 @@ impl QueueStore for PgConnection {
     }
 }
 
-async fn join(conn: &mut PgConnection, ask: &JoinAsk) -> Result<JoinColumns, sqlx::Error> {
+async fn join(conn: &mut PgConnection, params: &JoinParams) -> Result<JoinColumns, sqlx::Error> {
     query_as(JOIN)
-        .bind(ask.name.as_bytes())
-        .bind(ask.grant_id)
-        .bind(ask.session)
-        .bind(ask.in_session)
-        .bind(to_micros(ask.ttl))
-        .bind(&*ask.holder)
-        .bind(i64::from(ask.most))
+        .bind(params.name.as_bytes())
+        .bind(params.grant_id)
+        .bind(params.session)
+        .bind(params.in_session)
+        .bind(to_micros(params.ttl))
+        .bind(&*params.holder)
+        .bind(i64::from(params.most))
         .fetch_one(conn)
         .await
 }
@@ -176,27 +180,27 @@ pub(super) async fn joined(
     conn: &mut PgConnection,
     name: &Name,
     row: Option<JoinColumns>,
-) -> Result<Option<Joined>, Fault> {
+) -> Result<Option<JoinOutcome>, Fault> {
     Ok(match row {
-        Some((1, Some(fence), _)) => Some(Joined::Granted { fence }),
-        Some((2, Some(position), is_orphaned)) => Some(Joined::Queued {
+        Some((1, Some(fence), _)) => Some(JoinOutcome::Granted { fence }),
+        Some((2, Some(position), is_orphaned)) => Some(JoinOutcome::Queued {
             position,
             is_orphaned: is_orphaned.unwrap_or_default(),
         }),
         Some((3, ..)) => {
-            let full = one(conn, ROW, name).await?.map(Joined::Full);
+            let full = one(conn, ROW, name).await?.map(JoinOutcome::Full);
             with_quarantine(conn, full).await?
         }
-        Some((4, Some(capacity), _)) => Some(Joined::Mismatch(Kind::of(capacity))),
+        Some((4, Some(capacity), _)) => Some(JoinOutcome::Mismatch(Kind::of(capacity))),
         _ => None,
     })
 }
 
-async fn pass(conn: &mut PgConnection, ask: &PassAsk) -> Result<PassColumns, sqlx::Error> {
+async fn pass(conn: &mut PgConnection, params: &PassParams) -> Result<PassColumns, sqlx::Error> {
     query_as(PASS)
-        .bind(ask.name.as_bytes())
-        .bind(ask.why.grant_id())
-        .bind(ask.why.position())
+        .bind(params.name.as_bytes())
+        .bind(params.why.grant_id())
+        .bind(params.why.position())
         .bind(to_micros(WINDOW))
         .fetch_one(conn)
         .await

@@ -9,10 +9,10 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 use super::*;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
-use crate::store::verbs::hold::{HoldStore, RunOutAsk};
-use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::verbs::hold::{HoldStore, RunOutParams};
+use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
 use crate::store::verbs::queue::{News, PassWhy};
-use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::schema::SchemaStore;
 
 #[derive(Clone)]
@@ -107,17 +107,17 @@ async fn a_locked_row_does_not_abort_the_transaction() {
         .run("BEGIN; SELECT * FROM rowlock_lock WHERE name = 'a' FOR SHARE")
         .await;
     client.run("BEGIN").await;
-    let asks = [("a", &a), ("b", &b)].map(|(name, held)| ReleaseAsk {
+    let all = [("a", &a), ("b", &b)].map(|(name, held)| ReleaseParams {
         name: named(name),
-        grant_id: held.ask.grant_id,
+        grant_id: held.params.grant_id,
         fence: held.fence,
         was_queued: false,
     });
-    let freed = client.conn.lease_release(&asks).await.unwrap();
-    assert_eq!(freed, [Freed::Locked, Freed::Released]);
+    let freed = client.conn.lease_release(&all).await.unwrap();
+    assert_eq!(freed, [FreeOutcome::Locked, FreeOutcome::Released]);
     client.run("COMMIT").await;
     assert_eq!(client.row("b").await.grant_id, None);
-    assert!(client.row("a").await.is_of(a.ask.grant_id));
+    assert!(client.row("a").await.is_of(a.params.grant_id));
 }
 
 #[tokio::test]
@@ -130,11 +130,11 @@ async fn the_next_waiter_is_notified() {
     listener.listen(&channel).await.unwrap();
     let held = holder.hold("a").await;
     let waits = client.wait("a").await;
-    holder.release(held.ask.grant_id, "a", held.fence).await;
+    holder.release(held.params.grant_id, "a", held.fence).await;
     let told = tokio::time::timeout(patience(), listener.recv());
     let told = told.await.unwrap().unwrap();
     assert_eq!(told.channel(), channel);
-    assert_eq!(told.payload(), waits.ask.grant_id.simple().to_string());
+    assert_eq!(told.payload(), waits.params.grant_id.simple().to_string());
 }
 
 /// Elsewhere the looks of the waiters find it, which come often there.
@@ -144,12 +144,12 @@ async fn what_a_session_has_held_is_passed_on_when_it_ends() {
     for is_dead in [false, true] {
         let (mut holder, mut client) = (Client::new(&place).await, Client::new(&place).await);
         for name in ["a", "b"] {
-            let ask = JoinAsk {
+            let params = JoinParams {
                 in_session: true,
                 ..holder.ask(name)
             };
-            let joined = holder.join(&ask).await;
-            assert!(matches!(joined, Joined::Granted { .. }), "{joined:?}");
+            let joined = holder.join(&params).await;
+            assert!(matches!(joined, JoinOutcome::Granted { .. }), "{joined:?}");
         }
         let waits = client.wait("a").await;
         if is_dead {
@@ -158,9 +158,9 @@ async fn what_a_session_has_held_is_passed_on_when_it_ends() {
         } else {
             client.conn.session_end(holder.session).await.unwrap();
         }
-        assert!(client.row("a").await.is_of(waits.ask.grant_id));
+        assert!(client.row("a").await.is_of(waits.params.grant_id));
         assert_eq!(client.row("b").await.grant_id, None);
-        client.release(waits.ask.grant_id, "a", 0).await;
+        client.release(waits.params.grant_id, "a", 0).await;
     }
 }
 
@@ -172,14 +172,17 @@ async fn the_next_waiter_is_told_when_a_lease_ends_sooner() {
     let mut listener = listen(&url.parse().unwrap(), client.session).await.unwrap();
     let held = holder.hold("a").await;
     client.wait("a").await;
-    let ask = RunOutAsk {
+    let params = RunOutParams {
         name: named("a"),
-        grant_id: held.ask.grant_id,
+        grant_id: held.params.grant_id,
         reservation: Uuid::new_v4(),
         time: TTL / 2,
     };
-    let run_out = holder.conn.hold_run_out(&ask).await.unwrap();
-    assert!(matches!(run_out, crate::store::verbs::hold::Held::Done(())));
+    let run_out = holder.conn.hold_run_out(&params).await.unwrap();
+    assert!(matches!(
+        run_out,
+        crate::store::verbs::hold::HoldOutcome::Done(())
+    ));
     let news = tokio::time::timeout(patience(), listener.next());
     assert_eq!(news.await.unwrap().unwrap(), News::Look);
 }
@@ -201,22 +204,22 @@ async fn a_client_that_may_keep_the_lease_is_told_who_waits() {
         if recall.is_some() {
             held = keeper.hold(name).await;
         }
-        let ask = ConfirmAsk {
+        let params = ConfirmParams {
             name: named(name),
-            grant_id: held.ask.grant_id,
+            grant_id: held.params.grant_id,
             ttl: TTL,
             session: None,
             fences: 0,
             recall,
         };
-        let confirmed = keeper.conn.queue_confirm(&ask).await.unwrap();
-        assert!(matches!(confirmed, Some(Confirmed::Held { .. })));
+        let confirmed = keeper.conn.queue_confirm(&params).await.unwrap();
+        assert!(matches!(confirmed, Some(ConfirmOutcome::Held { .. })));
         client.wait(name).await;
     }
     assert_eq!(next().await, News::Recalled(named("é \"a\"")));
     // The next grant of the name does not linger.
     keeper
-        .pass("é \"a\"", PassWhy::Ended(held.ask.grant_id))
+        .pass("é \"a\"", PassWhy::Ended(held.params.grant_id))
         .await;
     client.wait("é \"a\"").await;
     keeper.conn.queue_test(keeper.session).await.unwrap();
@@ -236,11 +239,11 @@ async fn a_grant_after_one_that_has_expired_calls_nobody_back() {
     for joins in [false, true] {
         client.run(&expire).await;
         let is_granted = if joins {
-            let ask = client.ask("a");
-            let joined = client.conn.queue_join(&ask).await.unwrap();
-            matches!(joined, Some(Joined::Granted { .. }))
+            let params = client.ask("a");
+            let joined = client.conn.queue_join(&params).await.unwrap();
+            matches!(joined, Some(JoinOutcome::Granted { .. }))
         } else {
-            let ask = TakeAsk {
+            let params = TakeParams {
                 name: named("a"),
                 grant_id: Uuid::new_v4(),
                 ttl: TTL,
@@ -248,8 +251,8 @@ async fn a_grant_after_one_that_has_expired_calls_nobody_back() {
                 session: None,
                 barging: false,
             };
-            let taken = client.conn.lease_take(&[ask]).await.unwrap();
-            matches!(taken[..], [Taken::Granted { .. }])
+            let taken = client.conn.lease_take(&[params]).await.unwrap();
+            matches!(taken[..], [TakeOutcome::Granted { .. }])
         };
         assert!(is_granted, "{joins}");
         let sql = "SELECT count(*) FROM rowlock_lock WHERE recall IS NOT NULL";
@@ -270,7 +273,7 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter() {
         client.run("BEGIN").await;
         let waits = client.wait(&name).await;
         let pid = process(&mut holder).await;
-        let end = PassWhy::Ended(held.ask.grant_id);
+        let end = PassWhy::Ended(held.params.grant_id);
         let (passed, ()) = tokio::join!(holder.try_pass(&name, end), async {
             is_blocked(&mut watcher, pid).await;
             client.run("COMMIT").await;
@@ -295,18 +298,18 @@ async fn a_second_sending_that_waits_for_the_first_finds_its_waiter() {
         let name = format!("name {n}");
         watcher.hold(&name).await;
         first.run("BEGIN").await;
-        let Waits { ask, position } = first.wait(&name).await;
+        let Waits { params, position } = first.wait(&name).await;
         let pid = process(&mut second).await;
-        let (joined, ()) = tokio::join!(second.try_join(&ask), async {
+        let (joined, ()) = tokio::join!(second.try_join(&params), async {
             is_blocked(&mut watcher, pid).await;
             first.run("COMMIT").await;
         });
         let joined = match joined {
             Some(joined) => joined,
-            None => second.join(&ask).await,
+            None => second.join(&params).await,
         };
         assert!(
-            matches!(joined, Joined::Queued { position: found, .. } if found == position),
+            matches!(joined, JoinOutcome::Queued { position: found, .. } if found == position),
             "{joined:?}"
         );
         assert_eq!(watcher.row(&name).await.waiters, 1);
@@ -322,7 +325,7 @@ async fn a_transaction_around_a_verb_is_left_as_it_was() {
     let held = client.hold("a").await;
     client.run("BEGIN").await;
     client.wait("a").await;
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     let limit = "SELECT setting::bigint FROM pg_settings WHERE name = 'lock_timeout'";
     assert_eq!(Schema::numbers(&mut client.conn, limit).await, [0]);
     client.run("COMMIT").await;
@@ -358,10 +361,10 @@ async fn a_user_needs_the_right_to_run_the_functions() {
     let mut client = Client::new(&theirs).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    client.release(held.ask.grant_id, "a", held.fence).await;
+    client.release(held.params.grant_id, "a", held.fence).await;
     assert!(matches!(
         client.confirm(&waits).await,
-        Confirmed::Held { .. }
+        ConfirmOutcome::Held { .. }
     ));
     drop((client, conn));
     Schema::run(

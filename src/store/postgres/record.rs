@@ -15,9 +15,10 @@ use super::grant_rule::may_grant;
 use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimAsk, Claimed, EndColumns, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordRow,
+    RecordStore, record_row,
 };
 use crate::store::verbs::time::{micros, to_micros};
 
@@ -218,63 +219,91 @@ impl RecordStore for PgConnection {
         Ok(())
     }
 
-    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
-        let is_new = |ask: &&ClaimAsk| ask.seen.is_none();
-        let (new, again): (Vec<&ClaimAsk>, Vec<&ClaimAsk>) = asks.iter().partition(is_new);
+    async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
+        let is_new = |params: &&ClaimParams| params.seen.is_none();
+        let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
         let mut mine = Vec::new();
         if !new.is_empty() {
-            let locks = new.iter().map(|ask| lock(&ask.key)).collect();
+            let locks = new.iter().map(|params| lock(&params.key)).collect();
             mine.extend(claim_with(self, CLAIM_NEW, &new, locks).await?);
         }
         if !again.is_empty() {
-            let seen = again.iter().filter_map(|ask| ask.seen).collect();
+            let seen = again.iter().filter_map(|params| params.seen).collect();
             mine.extend(claim_with(self, CLAIM_AGAIN, &again, seen).await?);
         }
-        let mut claimed = Vec::with_capacity(asks.len());
-        for ask in asks {
-            let is_mine =
-                |row: &&(Vec<u8>, Vec<u8>, i64)| row.1 == ask.key.key() && row.0 == ask.key.scope();
+        let mut claimed = Vec::with_capacity(all.len());
+        for params in all {
+            let is_mine = |row: &&(Vec<u8>, Vec<u8>, i64)| {
+                row.1 == params.key.key() && row.0 == params.key.scope()
+            };
             claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
-                Claimed::Mine { attempt }
+                ClaimOutcome::Mine { attempt }
             } else {
-                ask.missed(self.record_read_one(&ask.key, 0).await?.as_ref())
+                params.missed(self.record_read_one(&params.key, 0).await?.as_ref())
             });
         }
         Ok(claimed)
     }
 
-    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+    async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
         let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
-            .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
             .bind(
-                asks.iter()
-                    .map(|ask| to_micros(ask.lease))
+                all.iter()
+                    .map(|params| params.key.scope())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                all.iter()
+                    .map(|params| params.key.key())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                all.iter()
+                    .map(|params| params.attempt_id)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                all.iter()
+                    .map(|params| to_micros(params.lease))
                     .collect::<Vec<_>>(),
             )
             .fetch_all(self)
             .await?;
-        Ok(asks
+        Ok(all
             .iter()
-            .map(|ask| {
+            .map(|params| {
                 let row = rows
                     .iter()
-                    .find(|row| row.1 == ask.key.key() && row.0 == ask.key.scope());
-                row.map_or(Renewed::Gone, |row| Renewed::Live {
+                    .find(|row| row.1 == params.key.key() && row.0 == params.key.scope());
+                row.map_or(RenewOutcome::Gone, |row| RenewOutcome::Live {
                     remaining: micros(row.2),
                 })
             })
             .collect())
     }
 
-    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
-        let ends: Vec<EndColumns> = asks.iter().map(|ask| EndColumns::from(&ask.end)).collect();
+    async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
+        let ends: Vec<EndColumns> = all
+            .iter()
+            .map(|params| EndColumns::from(&params.end))
+            .collect();
         let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
-            .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
-            .bind(asks.iter().map(|ask| ask.attempt).collect::<Vec<_>>())
+            .bind(
+                all.iter()
+                    .map(|params| params.key.scope())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                all.iter()
+                    .map(|params| params.key.key())
+                    .collect::<Vec<_>>(),
+            )
+            .bind(
+                all.iter()
+                    .map(|params| params.attempt_id)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(all.iter().map(|params| params.attempt).collect::<Vec<_>>())
             .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
             .bind(
                 ends.iter()
@@ -298,15 +327,15 @@ impl RecordStore for PgConnection {
             .bind(ends.iter().map(|end| end.step_is_open).collect::<Vec<_>>())
             .fetch_all(&mut *self)
             .await?;
-        let mut finished = Vec::with_capacity(asks.len());
-        for ask in asks {
+        let mut finished = Vec::with_capacity(all.len());
+        for params in all {
             let is_mine =
-                |row: &(Vec<u8>, Vec<u8>)| row.1 == ask.key.key() && row.0 == ask.key.scope();
+                |row: &(Vec<u8>, Vec<u8>)| row.1 == params.key.key() && row.0 == params.key.scope();
             finished.push(if rows.iter().any(is_mine) {
-                Finished::Ended
+                FinishOutcome::Ended
             } else {
-                let row = self.record_read_one(&ask.key, ask.size()).await?;
-                RecordRow::finished(row.as_ref(), ask)
+                let row = self.record_read_one(&params.key, params.size()).await?;
+                RecordRow::finished(row.as_ref(), params)
             });
         }
         Ok(finished)
@@ -316,29 +345,45 @@ impl RecordStore for PgConnection {
 async fn claim_with(
     conn: &mut PgConnection,
     sql: &'static str,
-    asks: &[&ClaimAsk],
+    all: &[&ClaimParams],
     third: Vec<i64>,
 ) -> Result<Vec<(Vec<u8>, Vec<u8>, i64)>, sqlx::Error> {
     query_as(sql)
-        .bind(asks.iter().map(|ask| ask.key.scope()).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.key.key()).collect::<Vec<_>>())
+        .bind(
+            all.iter()
+                .map(|params| params.key.scope())
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            all.iter()
+                .map(|params| params.key.key())
+                .collect::<Vec<_>>(),
+        )
         .bind(third)
-        .bind(asks.iter().map(|ask| ask.max_attempts).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| ask.attempt_id).collect::<Vec<_>>())
-        .bind(asks.iter().map(|ask| &*ask.holder).collect::<Vec<_>>())
         .bind(
-            asks.iter()
-                .map(|ask| &ask.fingerprint.as_bytes()[..])
+            all.iter()
+                .map(|params| params.max_attempts)
                 .collect::<Vec<_>>(),
         )
         .bind(
-            asks.iter()
-                .map(|ask| to_micros(ask.lease))
+            all.iter()
+                .map(|params| params.attempt_id)
+                .collect::<Vec<_>>(),
+        )
+        .bind(all.iter().map(|params| &*params.holder).collect::<Vec<_>>())
+        .bind(
+            all.iter()
+                .map(|params| &params.fingerprint.as_bytes()[..])
                 .collect::<Vec<_>>(),
         )
         .bind(
-            asks.iter()
-                .map(|ask| to_micros(ask.remember_begun))
+            all.iter()
+                .map(|params| to_micros(params.lease))
+                .collect::<Vec<_>>(),
+        )
+        .bind(
+            all.iter()
+                .map(|params| to_micros(params.remember_begun))
                 .collect::<Vec<_>>(),
         )
         .fetch_all(conn)

@@ -7,7 +7,7 @@ use super::query;
 use crate::model::{Outcome, RecordState};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::{RecordRow, record_row};
-use crate::store::verbs::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
+use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
 use crate::store::verbs::time::to_micros;
 
 /// The columns of a record, without its outcome. The filter is the rule of
@@ -79,7 +79,7 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
 #[async_trait]
 impl RecordAdminStore for PgConnection {
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
         let rows = query(LIST)
             .bind(filter.scope.as_deref())
             .bind(filter.state.map(RecordState::name))
@@ -90,21 +90,21 @@ impl RecordAdminStore for PgConnection {
         Ok(rows?)
     }
 
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
-        let remember = to_micros(ask.remember);
-        let (sql, outcome) = match &ask.decision {
+    async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {
+        let remember = to_micros(params.remember);
+        let (sql, outcome) = match &params.decision {
             Decision::Unknown => (TO_UNKNOWN, None),
             Decision::Reset => (RESET, None),
             Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
         };
         let mut query = query(sql)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt);
-        if !matches!(ask.decision, Decision::Unknown) {
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt);
+        if !matches!(params.decision, Decision::Unknown) {
             query = query.bind(remember);
         }
-        if matches!(ask.decision, Decision::Resolve(_)) {
+        if matches!(params.decision, Decision::Resolve(_)) {
             query = query
                 .bind(outcome.map(Outcome::content_type))
                 .bind(outcome.map(Outcome::bytes));

@@ -9,8 +9,10 @@ use super::record::lock;
 use super::{in_callers, query, query_as, query_scalar, row_security};
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::in_tx::Told;
-use crate::store::verbs::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::verbs::in_tx::TxReply;
+use crate::store::verbs::record::{
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams,
+};
 use crate::store::verbs::record_in_tx::RecordInTxStore;
 use crate::store::verbs::time::to_micros;
 
@@ -88,32 +90,32 @@ FROM rowlock_database";
 
 #[async_trait]
 impl RecordInTxStore for PgConnection {
-    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+    async fn tx_claim(&mut self, params: &ClaimParams) -> Result<TxReply<ClaimOutcome>, Fault> {
         in_callers(async {
-            let Some(seen) = ask.seen else {
-                return tx_claim_new(self, ask).await;
+            let Some(seen) = params.seen else {
+                return tx_claim_new(self, params).await;
             };
             let row: Option<(Option<Uuid>, i64)> = query_as(TX_CLAIM_AGAIN)
-                .bind(ask.key.scope())
-                .bind(ask.key.key())
+                .bind(params.key.scope())
+                .bind(params.key.key())
                 .bind(seen)
-                .bind(ask.max_attempts)
-                .bind(ask.attempt_id)
-                .bind(&*ask.holder)
-                .bind(&ask.fingerprint.as_bytes()[..])
-                .bind(to_micros(ask.lease))
+                .bind(params.max_attempts)
+                .bind(params.attempt_id)
+                .bind(&*params.holder)
+                .bind(&params.fingerprint.as_bytes()[..])
+                .bind(to_micros(params.lease))
                 .fetch_optional(&mut *self)
                 .await?;
             if let Some((database, attempt)) = row {
-                let found = Claimed::Mine { attempt };
-                return Ok(Told { database, found });
+                let found = ClaimOutcome::Mine { attempt };
+                return Ok(TxReply { database, found });
             }
             // The record has changed or is locked, and another look finds out which; or it is in another database.
             row_security::check(self).await?;
             let database = query_scalar("SELECT id FROM rowlock_database");
-            Ok(Told {
+            Ok(TxReply {
                 database: database.fetch_optional(self).await?,
-                found: Claimed::Locked,
+                found: ClaimOutcome::Locked,
             })
         })
         .await
@@ -121,43 +123,43 @@ impl RecordInTxStore for PgConnection {
 
     async fn tx_keep(
         &mut self,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
         outcome: &Outcome,
-    ) -> Result<Told<Finished>, Fault> {
+    ) -> Result<TxReply<FinishOutcome>, Fault> {
         in_callers(async {
-            let (retain, remember) = (to_micros(ask.retain), to_micros(ask.remember));
-            let query = if ask.seen.is_some() {
+            let (retain, remember) = (to_micros(params.retain), to_micros(params.remember));
+            let query = if params.seen.is_some() {
                 query(TX_KEEP_AGAIN)
-                    .bind(ask.key.scope())
-                    .bind(ask.key.key())
-                    .bind(ask.attempt_id)
+                    .bind(params.key.scope())
+                    .bind(params.key.key())
+                    .bind(params.attempt_id)
             } else {
                 query(TX_KEEP_NEW)
-                    .bind(ask.key.scope())
-                    .bind(ask.key.key())
-                    .bind(ask.max_attempts)
-                    .bind(ask.attempt_id)
-                    .bind(&*ask.holder)
-                    .bind(&ask.fingerprint.as_bytes()[..])
+                    .bind(params.key.scope())
+                    .bind(params.key.key())
+                    .bind(params.max_attempts)
+                    .bind(params.attempt_id)
+                    .bind(&*params.holder)
+                    .bind(&params.fingerprint.as_bytes()[..])
             };
             let done = query
                 .bind(outcome.content_type())
                 .bind(outcome.bytes())
                 .bind(retain)
                 .bind(remember)
-                .bind(ask.database)
+                .bind(params.database)
                 .execute(&mut *self)
                 .await?;
             if done.rows_affected() > 0 {
-                return Ok(Told {
-                    database: Some(ask.database),
-                    found: Finished::Ended,
+                return Ok(TxReply {
+                    database: Some(params.database),
+                    found: FinishOutcome::Ended,
                 });
             }
             match query_as(BEGUN).fetch_one(self).await? {
-                (true, database) => Ok(Told {
+                (true, database) => Ok(TxReply {
                     database,
-                    found: Finished::Superseded,
+                    found: FinishOutcome::Superseded,
                 }),
                 (false, _) => Err(Fault::transaction_over()),
             }
@@ -165,44 +167,50 @@ impl RecordInTxStore for PgConnection {
         .await
     }
 
-    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
+    async fn tx_complete(
+        &mut self,
+        params: &FinishParams,
+    ) -> Result<TxReply<FinishOutcome>, Fault> {
         in_callers(async {
-            if let Some(Completed { id: database }) = complete(self, ask).await? {
-                let found = Finished::Ended;
-                return Ok(Told { database, found });
+            if let Some(CompleteColumns { id: database }) = complete(self, params).await? {
+                let found = FinishOutcome::Ended;
+                return Ok(TxReply { database, found });
             }
             let here = here(&mut *self).await?;
-            let told = |database, found| Ok(Told { database, found });
+            let told = |database, found| Ok(TxReply { database, found });
             if let Some((database, false)) = here {
                 // The transaction has written nothing yet, or it is over.
                 prove(self).await?;
-                if let Some(Completed { id: database }) = complete(self, ask).await? {
-                    return told(database, Finished::Ended);
+                if let Some(CompleteColumns { id: database }) = complete(self, params).await? {
+                    return told(database, FinishOutcome::Ended);
                 }
                 row_security::check(self).await?;
-                return told(Some(database), Finished::Superseded);
+                return told(Some(database), FinishOutcome::Superseded);
             }
             row_security::check(self).await?;
-            told(here.map(|here| here.0), Finished::Superseded)
+            told(here.map(|here| here.0), FinishOutcome::Superseded)
         })
         .await
     }
 }
 
-async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
-    let lock = lock(&ask.key);
+async fn tx_claim_new(
+    conn: &mut PgConnection,
+    params: &ClaimParams,
+) -> Result<TxReply<ClaimOutcome>, Fault> {
+    let lock = lock(&params.key);
     let row: Option<(Uuid, bool, bool)> = query_as(TX_CLAIM_NEW)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
+        .bind(params.key.scope())
+        .bind(params.key.key())
         .bind(lock)
         .fetch_optional(conn)
         .await?;
     let found = match row {
-        Some((_, true, false)) => Claimed::Mine { attempt: 0 },
-        Some((_, false, _)) => Claimed::Locked,
-        _ => Claimed::Missed,
+        Some((_, true, false)) => ClaimOutcome::Mine { attempt: 0 },
+        Some((_, false, _)) => ClaimOutcome::Locked,
+        _ => ClaimOutcome::Missed,
     };
-    Ok(Told {
+    Ok(TxReply {
         database: row.map(|row| row.0),
         found,
     })
@@ -210,28 +218,28 @@ async fn tx_claim_new(conn: &mut PgConnection, ask: &ClaimAsk) -> Result<Told<Cl
 
 /// The result of completing an attempt in this transaction.
 #[derive(Debug)]
-struct Completed {
+struct CompleteColumns {
     /// The database's id.
     id: Option<Uuid>,
 }
 
 async fn complete(
     conn: &mut PgConnection,
-    ask: &FinishAsk,
-) -> Result<Option<Completed>, sqlx::Error> {
-    let end = EndColumns::from(&ask.end);
+    params: &FinishParams,
+) -> Result<Option<CompleteColumns>, sqlx::Error> {
+    let end = EndColumns::from(&params.end);
     let row: Option<(Option<Uuid>,)> = query_as(TX_COMPLETE)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.attempt_id)
-        .bind(ask.attempt)
+        .bind(params.key.scope())
+        .bind(params.key.key())
+        .bind(params.attempt_id)
+        .bind(params.attempt)
         .bind(end.outcome.map(Outcome::content_type))
         .bind(end.outcome.map(Outcome::bytes))
         .bind(end.retain)
         .bind(end.remember)
         .fetch_optional(conn)
         .await?;
-    Ok(row.map(|(id,)| Completed { id }))
+    Ok(row.map(|(id,)| CompleteColumns { id }))
 }
 
 /// Returns the database, and whether a transaction is known to be open.

@@ -7,7 +7,7 @@ use super::lock_row::row_ends;
 use super::{query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::verbs::run::{KEPT, RunColumns, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
 
 const BEGIN: &str = concat!(
@@ -51,22 +51,24 @@ DELETE FROM rowlock_run WHERE name IN (
 
 #[async_trait]
 impl RunStore for PgConnection {
-    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
-        let begin = query(BEGIN).bind(ask.name.as_bytes()).bind(ask.grant_id);
-        let begun = begin.bind(ask.fence).execute(&mut *self).await?;
+    async fn run_begin(&mut self, params: &RunParams) -> Result<bool, Fault> {
+        let begin = query(BEGIN)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id);
+        let begun = begin.bind(params.fence).execute(&mut *self).await?;
         if begun.rows_affected() > 0 {
             return Ok(true);
         }
-        let is_there = query_scalar(IS_THERE).bind(ask.name.as_bytes());
-        let is_there = is_there.bind(ask.grant_id).bind(ask.fence);
+        let is_there = query_scalar(IS_THERE).bind(params.name.as_bytes());
+        let is_there = is_there.bind(params.grant_id).bind(params.fence);
         Ok(is_there.fetch_one(self).await?)
     }
 
-    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault> {
+    async fn run_end(&mut self, params: &RunParams, end: &RunEnd) -> Result<bool, Fault> {
         let ended = query(END)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(ask.fence)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(params.fence)
             .bind(end.succeeded)
             .bind(&*end.message);
         Ok(ended.execute(self).await?.rows_affected() > 0)

@@ -11,7 +11,7 @@ use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{
-    Applied, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
+    AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
 };
 
 mod embedded {
@@ -122,7 +122,7 @@ impl SchemaStore for PgConnection {
         }
     }
 
-    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
+    async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault> {
         let there: bool = query_scalar("SELECT to_regclass('rowlock_schema_history') IS NOT NULL")
             .fetch_one(&mut *self)
             .await?;
@@ -137,7 +137,7 @@ impl SchemaStore for PgConnection {
         if rows.is_empty() {
             row_security::check_empty(self, "rowlock_schema_history").await?;
         }
-        Ok(Some(rows.into_iter().map(Applied::from).collect()))
+        Ok(Some(rows.into_iter().map(AppliedMigration::from).collect()))
     }
 
     async fn find_lock_table(&mut self) -> Result<(), Fault> {

@@ -12,9 +12,9 @@ use super::{query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::PermitStore;
-use crate::store::verbs::queue::{PassAsk, PassWhy, QueueStore};
+use crate::store::verbs::queue::{PassParams, PassWhy, QueueStore};
 use crate::store::verbs::session::{
-    LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+    LeftBehind, OpenParams, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -132,15 +132,15 @@ WITH due AS (
 UPDATE rowlock_session s SET expires_at = NULL FROM due d WHERE s.id = d.id RETURNING s.id";
 
 /// The name of a lock that was freed, and whether somebody waits for it.
-type Freed = (Vec<u8>, bool);
+type FreedName = (Vec<u8>, bool);
 
 #[async_trait]
 impl SessionStore for PgConnection {
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+    async fn session_open(&mut self, params: &OpenParams) -> Result<(), Fault> {
         query(OPEN)
-            .bind(ask.id)
-            .bind(&*ask.holder)
-            .bind(to_micros(ask.ttl))
+            .bind(params.id)
+            .bind(&*params.holder)
+            .bind(to_micros(params.ttl))
             .execute(self)
             .await?;
         Ok(())
@@ -183,7 +183,7 @@ impl SessionStore for PgConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        let ended: Vec<Freed> = query_as(END).bind(id).fetch_all(&mut *self).await?;
+        let ended: Vec<FreedName> = query_as(END).bind(id).fetch_all(&mut *self).await?;
         pass_on(self, &ended).await?;
         // Locks that were granted meanwhile.
         let (late, _) = free(self, id, i64::MAX).await?;
@@ -216,7 +216,7 @@ impl SessionStore for PgConnection {
 /// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions
 /// these were.
 async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
-    let freed: Vec<Freed> = query_as(FREE)
+    let freed: Vec<FreedName> = query_as(FREE)
         .bind(id)
         .bind(limit)
         .fetch_all(&mut *conn)
@@ -228,7 +228,7 @@ async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64
 
 /// Passes on what was freed and is waited for: else its waiters would not be told. What is locked by now is found by
 /// their looks.
-async fn pass_on(conn: &mut PgConnection, freed: &[Freed]) -> Result<(), Fault> {
+async fn pass_on(conn: &mut PgConnection, freed: &[FreedName]) -> Result<(), Fault> {
     let why = PassWhy::Orphaned;
     let mut shared = BTreeSet::new();
     for (name, is_awaited) in freed {
@@ -238,11 +238,11 @@ async fn pass_on(conn: &mut PgConnection, freed: &[Freed]) -> Result<(), Fault> 
         if let Some(of) = name.of_permit() {
             shared.insert(of);
         } else if *is_awaited {
-            conn.queue_pass(&PassAsk { name, why }).await?;
+            conn.queue_pass(&PassParams { name, why }).await?;
         }
     }
     for name in shared {
-        conn.permit_pass(&PassAsk { name, why }).await?;
+        conn.permit_pass(&PassParams { name, why }).await?;
     }
     Ok(())
 }

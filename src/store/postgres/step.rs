@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::Finished;
-use crate::store::verbs::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
+use crate::store::verbs::record::FinishOutcome;
+use crate::store::verbs::step::{StepBegun, StepColumns, StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = $3 AND r.attempt = $4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
@@ -52,46 +52,46 @@ ORDER BY done_at, step";
 
 #[async_trait]
 impl StepStore for PgConnection {
-    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
-        let seen = look(self, ask).await?;
-        if let Some(begun) = ask.seen(seen) {
+    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
+        let seen = look(self, params).await?;
+        if let Some(begun) = params.seen(seen) {
             return Ok(begun);
         }
         let done = query(STEP_OPEN)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
-            .bind(&*ask.step)
-            .bind(ask.kind.number())
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
+            .bind(&*params.step)
+            .bind(params.kind.number())
             .execute(&mut *self)
             .await?;
         if done.rows_affected() > 0 {
             return Ok(StepBegun::Fresh);
         }
-        Ok(ask.not_begun(look(self, ask).await?))
+        Ok(params.not_begun(look(self, params).await?))
     }
 
     async fn step_finish(
         &mut self,
-        ask: &StepAsk,
+        params: &StepParams,
         outcome: Option<&Outcome>,
-    ) -> Result<Finished, Fault> {
+    ) -> Result<FinishOutcome, Fault> {
         let mine: i64 = query_scalar(STEP_DONE)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
-            .bind(&*ask.step)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
+            .bind(&*params.step)
             .bind(outcome.map(Outcome::content_type))
             .bind(outcome.map(Outcome::bytes))
-            .bind(ask.kind.number())
+            .bind(params.kind.number())
             .fetch_one(&mut *self)
             .await?;
         if mine > 0 {
-            return Ok(Finished::Ended);
+            return Ok(FinishOutcome::Ended);
         }
-        Ok(StepAsk::not_settled(look(self, ask).await?.as_ref()))
+        Ok(StepParams::not_settled(look(self, params).await?.as_ref()))
     }
 
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
@@ -104,13 +104,16 @@ impl StepStore for PgConnection {
     }
 }
 
-async fn look(conn: &mut PgConnection, ask: &StepAsk) -> Result<Option<StepLook>, sqlx::Error> {
+async fn look(
+    conn: &mut PgConnection,
+    params: &StepParams,
+) -> Result<Option<StepLook>, sqlx::Error> {
     query_as(STEP_LOOK)
-        .bind(ask.key.scope())
-        .bind(ask.key.key())
-        .bind(ask.attempt_id)
-        .bind(ask.attempt)
-        .bind(&*ask.step)
+        .bind(params.key.scope())
+        .bind(params.key.key())
+        .bind(params.attempt_id)
+        .bind(params.attempt)
+        .bind(&*params.step)
         .fetch_optional(conn)
         .await
 }

@@ -14,7 +14,7 @@ use super::file::{self, FileId};
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connect::{Call, Connection, Connector};
+use crate::store::driver::connect::{Connection, Connector, VerbCall};
 use crate::store::driver::origin::Current;
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::url;
@@ -107,7 +107,7 @@ fn mode(url: &str) -> Option<Cow<'_, str>> {
 }
 
 impl Connector for Sqlite {
-    type Connection = OwnConnection;
+    type Connection = FileConnection;
     type Options = SqliteConnectOptions;
 
     const CAPABILITIES: Capabilities = Capabilities {
@@ -145,14 +145,14 @@ impl Connector for Sqlite {
         &self,
         _server: usize,
         operation_timeout: Duration,
-    ) -> Result<OwnConnection, Fault> {
+    ) -> Result<FileConnection, Fault> {
         let (conn, file) = match self.path() {
             Some(path) => self.open_named(path, operation_timeout).await?,
             None => (self.open(operation_timeout).await?, None),
         };
         // The file is there now.
         let writers = self.writers();
-        Ok(OwnConnection {
+        Ok(FileConnection {
             conn,
             writers,
             file,
@@ -214,7 +214,7 @@ impl Sqlite {
 
 /// A connection of rowlock's own, whose verbs take turns with the other writers of this process.
 #[derive(Debug)]
-pub(crate) struct OwnConnection {
+pub(crate) struct FileConnection {
     conn: SqliteConnection,
     /// `None` for a database in memory.
     writers: Option<Arc<Writers>>,
@@ -230,7 +230,7 @@ async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
     Ok(sqlx::query_scalar(file).fetch_one(conn).await?)
 }
 
-impl OwnConnection {
+impl FileConnection {
     fn check(&self) -> Result<(), Fault> {
         if self.is_orphaned {
             let orphaned = "a transaction on this connection cannot be rolled back";
@@ -251,8 +251,8 @@ impl OwnConnection {
 }
 
 #[async_trait(?Send)]
-impl Connection for OwnConnection {
-    async fn run(&mut self, call: &mut dyn Call, bound: Duration) -> Result<(), Fault> {
+impl Connection for FileConnection {
+    async fn run(&mut self, call: &mut dyn VerbCall, bound: Duration) -> Result<(), Fault> {
         self.check()?;
         let verb = self.conn.run(call, bound);
         let done = match &self.writers {
@@ -284,7 +284,7 @@ impl Connection for OwnConnection {
 /// Without turns.
 #[async_trait(?Send)]
 impl Connection for SqliteConnection {
-    async fn run(&mut self, call: &mut dyn Call, _bound: Duration) -> Result<(), Fault> {
+    async fn run(&mut self, call: &mut dyn VerbCall, _bound: Duration) -> Result<(), Fault> {
         call.on(self).await
     }
 

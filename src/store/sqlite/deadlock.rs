@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::writing::in_a_transaction;
 use crate::store::driver::json;
-use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellAsk};
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellParams};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::LookAsk;
+use crate::store::verbs::queue::LookParams;
 
 /// WHERE keeps ON from being a part of FROM.
 const TELL: &str = "
@@ -49,15 +49,15 @@ DELETE FROM rowlock_waiting_owner WHERE grant_id IN (
 
 #[async_trait]
 impl DeadlockStore for SqliteConnection {
-    async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault> {
+    async fn deadlock_tell(&mut self, params: &TellParams) -> Result<(), Fault> {
         in_a_transaction(self, async |conn| {
-            for held in ask.held.chunks(PAGE) {
+            for held in params.held.chunks(PAGE) {
                 sqlx::query(TELL)
-                    .bind(ask.waiter.grant_id)
+                    .bind(params.waiter.grant_id)
                     .bind(json::ids(held))
-                    .bind(ask.waiter.name.as_bytes())
-                    .bind(ask.waiter.position)
-                    .bind(&ask.owner)
+                    .bind(params.waiter.name.as_bytes())
+                    .bind(params.waiter.position)
+                    .bind(&params.owner)
                     .execute(&mut *conn)
                     .await?;
             }
@@ -77,8 +77,8 @@ impl DeadlockStore for SqliteConnection {
         .await
     }
 
-    async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault> {
-        let edges = sqlx::query_as(EDGES).bind(json::looks(asks));
+    async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
+        let edges = sqlx::query_as(EDGES).bind(json::looks(all));
         let rows: Vec<EdgeColumns> = edges.fetch_all(self).await?;
         Ok(rows.into_iter().map(Edge::from).collect())
     }

@@ -10,8 +10,8 @@ use super::lease_text::{Done, release_all, take_all};
 use crate::model::FaultKind;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::TakeAsk;
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::lease::TakeParams;
+use crate::store::verbs::release::ReleaseParams;
 
 /// BEGIN takes the write lock, and each statement reads the clock after that.
 const EXCHANGE: &str = concat!(
@@ -28,8 +28,8 @@ const ROLLBACK: &str = "ROLLBACK";
 /// fails. If the future is dropped, the transaction may stay open.
 pub(super) async fn exchange(
     conn: &mut SqliteConnection,
-    releases: &[ReleaseAsk],
-    takes: &[TakeAsk],
+    releases: &[ReleaseParams],
+    takes: &[TakeParams],
 ) -> Result<Done, Fault> {
     let _turn = writers::turn().await;
     let exchanged = sqlx::query_as(EXCHANGE)

@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::*;
 use crate::model::Name;
 use crate::store::sqlite::Sqlite;
-use crate::store::verbs::lease::{LeaseStore, Taken};
-use crate::store::verbs::release::Freed;
+use crate::store::verbs::lease::{LeaseStore, TakeOutcome};
+use crate::store::verbs::release::FreeOutcome;
 use crate::store::verbs::schema::SchemaStore;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -24,8 +24,8 @@ async fn run(conn: &mut SqliteConnection, sql: &'static str) {
     sqlx::raw_sql(sql).execute(conn).await.unwrap();
 }
 
-fn take(name: &str) -> TakeAsk {
-    TakeAsk {
+fn take(name: &str) -> TakeParams {
+    TakeParams {
         name: Name::new(name).unwrap(),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
@@ -36,26 +36,32 @@ fn take(name: &str) -> TakeAsk {
 }
 
 /// Takes `held` and returns its release.
-async fn hold(conn: &mut SqliteConnection, held: &str) -> ReleaseAsk {
-    let ask = take(held);
-    let taken = conn.lease_take(std::slice::from_ref(&ask)).await.unwrap();
-    let Taken::Granted { fence } = taken[0] else {
+async fn hold(conn: &mut SqliteConnection, held: &str) -> ReleaseParams {
+    let params = take(held);
+    let taken = conn
+        .lease_take(std::slice::from_ref(&params))
+        .await
+        .unwrap();
+    let TakeOutcome::Granted { fence } = taken[0] else {
         panic!("{taken:?}");
     };
-    ReleaseAsk {
-        name: ask.name,
-        grant_id: ask.grant_id,
+    ReleaseParams {
+        name: params.name,
+        grant_id: params.grant_id,
         fence,
         was_queued: false,
     }
 }
 
 /// Exchanges `held` for the name "next": both happen.
-async fn exchanges(conn: &mut SqliteConnection, held: ReleaseAsk) {
+async fn exchanges(conn: &mut SqliteConnection, held: ReleaseParams) {
     let exchanged = conn.lease_exchange(&[held], &[take("next")]).await;
     let (freed, taken) = exchanged.unwrap();
-    assert_eq!(freed, [Freed::Released]);
-    assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+    assert_eq!(freed, [FreeOutcome::Released]);
+    assert!(
+        matches!(taken[..], [TakeOutcome::Granted { .. }]),
+        "{taken:?}"
+    );
 }
 
 #[tokio::test]
@@ -83,7 +89,7 @@ async fn an_exchange_that_fails_does_nothing_and_leaves_no_transaction() {
     // Nothing is open on it: another connection can write, and then it can.
     let granted = hold(&mut other, "next").await;
     let released = conn.lease_release(&[granted]).await.unwrap();
-    assert_eq!(released, [Freed::Released]);
+    assert_eq!(released, [FreeOutcome::Released]);
     exchanges(&mut conn, held).await;
 }
 

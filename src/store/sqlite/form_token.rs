@@ -6,8 +6,8 @@ use sqlx::SqliteConnection;
 use super::in_tx::{database, in_transaction};
 use crate::store::driver::writers;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
-use crate::store::verbs::in_tx::Told;
+use crate::store::verbs::form_token::{FormTokenStore, TokenParams};
+use crate::store::verbs::in_tx::TxReply;
 use crate::store::verbs::time::to_micros;
 
 const ISSUE: &str = "
@@ -21,33 +21,33 @@ WHERE scope = ?1 AND token = ?2
 
 #[async_trait]
 impl FormTokenStore for SqliteConnection {
-    async fn token_issue(&mut self, ask: &TokenAsk) -> Result<(), Fault> {
+    async fn token_issue(&mut self, params: &TokenParams) -> Result<(), Fault> {
         let issue = sqlx::query(ISSUE)
-            .bind(&*ask.scope)
-            .bind(&ask.digest.as_bytes()[..])
-            .bind(to_micros(ask.ttl));
+            .bind(&*params.scope)
+            .bind(&params.digest.as_bytes()[..])
+            .bind(to_micros(params.ttl));
         let _turn = writers::turn().await;
         issue.execute(self).await?;
         Ok(())
     }
 
-    async fn tx_token_issue(&mut self, ask: &TokenAsk) -> Result<Told<()>, Fault> {
+    async fn tx_token_issue(&mut self, params: &TokenParams) -> Result<TxReply<()>, Fault> {
         in_transaction(self).await?;
-        self.token_issue(ask).await?;
-        Ok(Told {
+        self.token_issue(params).await?;
+        Ok(TxReply {
             database: database(self).await?,
             found: (),
         })
     }
 
-    async fn tx_token_consume(&mut self, ask: &TokenAsk) -> Result<Told<bool>, Fault> {
+    async fn tx_token_consume(&mut self, params: &TokenParams) -> Result<TxReply<bool>, Fault> {
         in_transaction(self).await?;
         let gone = sqlx::query(CONSUME)
-            .bind(&*ask.scope)
-            .bind(&ask.digest.as_bytes()[..])
+            .bind(&*params.scope)
+            .bind(&params.digest.as_bytes()[..])
             .execute(&mut *self)
             .await?;
-        Ok(Told {
+        Ok(TxReply {
             database: database(self).await?,
             found: gone.rows_affected() > 0,
         })

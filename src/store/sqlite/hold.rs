@@ -5,7 +5,7 @@ use sqlx::SqliteConnection;
 
 use super::writing::durably;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::hold::{Held, HoldStore, RaiseAsk, RunOutAsk};
+use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};
 use crate::store::verbs::time::to_micros;
 
 /// The row has a live grant of the ask.
@@ -39,32 +39,37 @@ const IS_RESERVED: &str =
 
 #[async_trait]
 impl HoldStore for SqliteConnection {
-    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault> {
+    async fn hold_raise(&mut self, params: &RaiseParams) -> Result<HoldOutcome<i64>, Fault> {
         let fences: Vec<i64> = durably(self, async |conn| {
             let raise = sqlx::query_scalar(RAISE)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(ask.at_least);
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(params.at_least);
             raise.fetch_all(conn).await
         })
         .await?;
         Ok(fences
             .first()
-            .map_or(Held::Gone, |fence| Held::Done(*fence)))
+            .map_or(HoldOutcome::Gone, |fence| HoldOutcome::Done(*fence)))
     }
 
-    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault> {
+    async fn hold_run_out(&mut self, params: &RunOutParams) -> Result<HoldOutcome<()>, Fault> {
         durably(self, async |conn| {
             let run_out = sqlx::query(RUN_OUT)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(ask.reservation)
-                .bind(to_micros(ask.time));
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(params.reservation)
+                .bind(to_micros(params.time));
             let changed = run_out.execute(&mut *conn).await?.rows_affected();
-            let is_reserved = sqlx::query_scalar(IS_RESERVED).bind(ask.name.as_bytes());
+            let is_reserved = sqlx::query_scalar(IS_RESERVED).bind(params.name.as_bytes());
             let is_done = changed > 0
-                || ask.is_reserved() && is_reserved.bind(ask.reservation).fetch_one(conn).await?;
-            Ok(if is_done { Held::Done(()) } else { Held::Gone })
+                || params.is_reserved()
+                    && is_reserved.bind(params.reservation).fetch_one(conn).await?;
+            Ok(if is_done {
+                HoldOutcome::Done(())
+            } else {
+                HoldOutcome::Gone
+            })
         })
         .await
     }

@@ -22,9 +22,10 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
-    FURTHEST_AHEAD, InTxStore, PinAsk, Pinned, Told, ToldColumns, TxAsk, TxTaken, TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinOutcome, PinParams, ToldColumns, TxParams, TxReply, TxTaken,
+    TxWaited,
 };
-use crate::store::verbs::lock_row::{LockRowStore, RowAsk};
+use crate::store::verbs::lock_row::{LockRowStore, RowAction};
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::micros;
@@ -87,65 +88,66 @@ BEGIN"
 
 #[async_trait]
 impl InTxStore for SqliteConnection {
-    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault> {
+    async fn tx_pin(&mut self, params: &PinParams) -> Result<TxReply<PinOutcome>, Fault> {
         in_transaction(self).await?;
-        let rows = look(self, [&ask.name]).await?;
-        let told = Told::from(rows.into_iter().next());
+        let rows = look(self, [&params.name]).await?;
+        let told = TxReply::from(rows.into_iter().next());
         let found = match told.found {
-            Some(row) if !row.is_of(ask.grant_id) => Pinned::Gone,
-            Some(row) if row.is_live() => Pinned::Live,
-            Some(_) => Pinned::Expired,
-            None => Pinned::Gone,
+            Some(row) if !row.is_of(params.grant_id) => PinOutcome::Gone,
+            Some(row) if row.is_live() => PinOutcome::Live,
+            Some(_) => PinOutcome::Expired,
+            None => PinOutcome::Gone,
         };
-        Ok(Told {
+        Ok(TxReply {
             database: told.database,
             found,
         })
     }
 
-    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault> {
-        if let [ask] = asks
-            && ask.begun
-            && ask.before.is_none()
-            && let Some(granted) = take_one(self, ask).await?
+    async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
+        if let [params] = all
+            && params.begun
+            && params.before.is_none()
+            && let Some(granted) = take_one(self, params).await?
         {
             return Ok(granted);
         }
         in_transaction(self).await?;
-        let rows = look(self, asks.iter().map(|ask| &ask.name)).await?;
+        let rows = look(self, all.iter().map(|params| &params.name)).await?;
         let database = rows.first().map(|row| row.0);
         let rows: Vec<LockRow> = rows
             .into_iter()
-            .filter_map(|row| Told::from(Some(row)).found)
+            .filter_map(|row| TxReply::from(Some(row)).found)
             .collect();
         if let Some(held) = rows.iter().find(|row| row.is_live()) {
             let found = TxTaken::Missed(Some(held.clone()));
-            return Ok(Told { database, found });
+            return Ok(TxReply { database, found });
         }
         if rows.iter().any(|row| row.kind != Some(Kind::Lock)) {
             let found = TxTaken::Missed(None);
-            return Ok(Told { database, found });
+            return Ok(TxReply { database, found });
         }
         if let Some(quarantine) = quarantine::seen(self).await? {
             let found = TxTaken::Quarantined(quarantine.left);
-            return Ok(Told { database, found });
+            return Ok(TxReply { database, found });
         }
         let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();
         if !left.is_empty() {
             self.session_reclaim(&left).await?;
         }
-        let before = |ask: &TxAsk| {
-            let row = rows.iter().find(|row| row.name == ask.name.as_bytes());
+        let before = |params: &TxParams| {
+            let row = rows.iter().find(|row| row.name == params.name.as_bytes());
             row.map(|row| row.fence)
         };
-        let outdated = |ask: &TxAsk| ask.version.is_some() && ask.version != before(ask);
-        if asks.iter().any(outdated) {
+        let outdated =
+            |params: &TxParams| params.version.is_some() && params.version != before(params);
+        if all.iter().any(outdated) {
             let found = TxTaken::Missed(None);
-            return Ok(Told { database, found });
+            return Ok(TxReply { database, found });
         }
-        let again = |ask: &&TxAsk| ask.before.is_some() && ask.before == before(ask);
-        let perhaps_again = asks.iter().filter(again);
-        let perhaps_again = perhaps_again.map(|ask| ask.name.clone()).collect();
+        let again = |params: &&TxParams| params.before.is_some() && params.before == before(params);
+        let perhaps_again = all.iter().filter(again);
+        let perhaps_again = perhaps_again.map(|params| params.name.clone()).collect();
 
         let now = now();
         // For the same reason it must have passed the last fence: a lease's fence is the end of its millisecond, or of
@@ -153,18 +155,18 @@ impl InTxStore for SqliteConnection {
         let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
         if let Some(ahead) = ahead.filter(|ahead| (1..=FURTHEST_AHEAD).contains(ahead)) {
             let found = TxTaken::Early(micros(ahead));
-            return Ok(Told { database, found });
+            return Ok(TxReply { database, found });
         }
         let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(GRANT)
-            .bind(json::names(asks.iter().map(|ask| &ask.name)))
+            .bind(json::names(all.iter().map(|params| &params.name)))
             .bind(now)
             .fetch_all(self)
             .await?;
-        let fence = |ask: &TxAsk| {
-            let row = granted.iter().find(|row| row.0 == ask.name.as_bytes());
+        let fence = |params: &TxParams| {
+            let row = granted.iter().find(|row| row.0 == params.name.as_bytes());
             row.map(|row| row.1)
         };
-        let fences: Option<Vec<i64>> = asks.iter().map(fence).collect();
+        let fences: Option<Vec<i64>> = all.iter().map(fence).collect();
         let found = match fences {
             Some(fences) => TxTaken::Granted {
                 fences,
@@ -172,7 +174,7 @@ impl InTxStore for SqliteConnection {
             },
             None => TxTaken::NoRow,
         };
-        Ok(Told { database, found })
+        Ok(TxReply { database, found })
     }
 
     /// The holder of the write lock has nothing to wait for.
@@ -184,7 +186,7 @@ impl InTxStore for SqliteConnection {
         Ok(TxWaited::Locked)
     }
 
-    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault> {
+    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault> {
         let version: Option<(Uuid, Option<i64>)> = sqlx::query_as(VERSION)
             .bind(name.as_bytes())
             .fetch_optional(self)
@@ -192,14 +194,14 @@ impl InTxStore for SqliteConnection {
         Ok(version.into())
     }
 
-    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+    async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
         let told = read(self, name).await?;
         let is_settled = told.found.as_ref().is_some_and(|row| !row.has_lapsed());
         if told.database.is_none() || is_settled {
             return Ok(told);
         }
         // While this transaction may write, no other connection could make or free the row.
-        self.lock_row(name, RowAsk::Make).await?;
+        self.lock_row(name, RowAction::Make).await?;
         read(self, name).await
     }
 }
@@ -216,13 +218,13 @@ fn now() -> i64 {
 /// If the transaction is over, the name has got a new fence all the same, as if it had been granted for a moment.
 async fn take_one(
     conn: &mut SqliteConnection,
-    ask: &TxAsk,
-) -> Result<Option<Told<TxTaken>>, Fault> {
+    params: &TxParams,
+) -> Result<Option<TxReply<TxTaken>>, Fault> {
     let fence = now();
     let take = sqlx::query(TAKE_ONE)
-        .bind(ask.name.as_bytes())
+        .bind(params.name.as_bytes())
         .bind(fence)
-        .bind(ask.version);
+        .bind(params.version);
     let (mut database, mut has_taken) = (None, false);
     let mut answers = conn.fetch_many(take);
     let ended = loop {
@@ -250,13 +252,13 @@ async fn take_one(
         fences: vec![fence],
         perhaps_again: Vec::new(),
     };
-    Ok(database.map(|database| Told {
+    Ok(database.map(|database| TxReply {
         database,
         found: granted,
     }))
 }
 
-async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<Told<Option<LockRow>>, Fault> {
+async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
     let row: Option<ToldColumns> = sqlx::query_as(ROW)
         .bind(name.as_bytes())
         .fetch_optional(conn)
@@ -323,13 +325,13 @@ mod tests {
             .await
             .unwrap();
         let name = Name::new("a").unwrap();
-        writer.lock_row(&name, RowAsk::Make).await.unwrap();
+        writer.lock_row(&name, RowAction::Make).await.unwrap();
         let mut tx = reader.begin().await.unwrap();
         let seen = tx.tx_row(&name).await.unwrap();
         assert!(seen.found.is_some() && seen.database.is_some());
         let mut writing = writer.begin_with(BEGIN_TO_WRITE).await.unwrap();
         writing
-            .lock_row(&Name::new("b").unwrap(), RowAsk::Make)
+            .lock_row(&Name::new("b").unwrap(), RowAction::Make)
             .await
             .unwrap();
         writing.commit().await.unwrap();
@@ -344,8 +346,8 @@ mod tests {
             .await
             .unwrap();
         let name = Name::new("a").unwrap();
-        conn.lock_row(&name, RowAsk::Make).await.unwrap();
-        let ask = TxAsk {
+        conn.lock_row(&name, RowAction::Make).await.unwrap();
+        let params = TxParams {
             name,
             version: None,
             before: None,
@@ -358,7 +360,7 @@ mod tests {
             let fence = i64::try_from(now).unwrap() + 1_990;
             let set = sqlx::query("UPDATE rowlock_lock SET fence = ?1");
             set.bind(fence).execute(&mut *tx).await.unwrap();
-            let told = tx.tx_take(std::slice::from_ref(&ask)).await.unwrap();
+            let told = tx.tx_take(std::slice::from_ref(&params)).await.unwrap();
             match told.found {
                 TxTaken::Early(pause) => {
                     assert!(pause <= Duration::from_millis(2), "{pause:?}");

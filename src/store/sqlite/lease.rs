@@ -22,9 +22,9 @@ use super::lock_row::{Rows, read, row_columns, row_ends};
 use crate::model::Name;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{LeaseStore, RenewAsk, Renewed, TakeAsk, Taken};
+use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
-use crate::store::verbs::release::{Freed, ReleaseAsk};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::row::{LockColumns, LockRow};
 use crate::store::verbs::time::{micros, to_micros};
 
@@ -108,54 +108,60 @@ const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = 
 
 #[async_trait]
 impl LeaseStore for SqliteConnection {
-    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let done = grant(self, asks).await?;
-        let mut rows = rest(self, asks.iter().map(|ask| &ask.name), &done).await?;
-        Ok(taken(asks, &done, &mut rows))
+    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+        let done = grant(self, all).await?;
+        let mut rows = rest(self, all.iter().map(|params| &params.name), &done).await?;
+        Ok(taken(all, &done, &mut rows))
     }
 
-    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault> {
+    async fn lease_renew(&mut self, all: &[RenewParams]) -> Result<Vec<RenewOutcome>, Fault> {
         let _turn = writers::turn().await;
         let kept: Vec<(Vec<u8>, i64)> = sqlx::query_as(RENEW)
-            .bind(json::renewals(asks))
+            .bind(json::renewals(all))
             .fetch_all(self)
             .await?;
         let kept: HashMap<Vec<u8>, i64> = kept.into_iter().collect();
-        Ok(asks
+        Ok(all
             .iter()
-            .map(|ask| match kept.get(ask.name.as_bytes()) {
-                Some(&left) => Renewed::Live {
+            .map(|params| match kept.get(params.name.as_bytes()) {
+                Some(&left) => RenewOutcome::Live {
                     remaining: micros(left),
                 },
-                None => Renewed::Gone,
+                None => RenewOutcome::Gone,
             })
             .collect())
     }
 
-    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
-        if let [ask] = asks
-            && ask.was_queued
+    async fn lease_release_locks(
+        &mut self,
+        all: &[ReleaseParams],
+    ) -> Result<Vec<FreeOutcome>, Fault> {
+        if let [params] = all
+            && params.was_queued
         {
-            return Ok(vec![release::pass_on(self, ask).await?]);
+            return Ok(vec![release::pass_on(self, params).await?]);
         }
-        let done = free(self, asks).await?;
-        let rows = rest(self, asks.iter().map(|ask| &ask.name), &done).await?;
-        freed(self, asks, &done, &rows).await
+        let done = free(self, all).await?;
+        let rows = rest(self, all.iter().map(|params| &params.name), &done).await?;
+        freed(self, all, &done, &rows).await
     }
 
     async fn lease_exchange(
         &mut self,
-        releases: &[ReleaseAsk],
-        takes: &[TakeAsk],
-    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
-        if releases.iter().any(|ask| ask.name.of_permit().is_some()) {
+        releases: &[ReleaseParams],
+        takes: &[TakeParams],
+    ) -> Result<(Vec<FreeOutcome>, Vec<TakeOutcome>), Fault> {
+        if releases
+            .iter()
+            .any(|params| params.name.of_permit().is_some())
+        {
             // A permit is released in a transaction of its own.
             let freed = self.lease_release(releases).await?;
             return Ok((freed, self.lease_take(takes).await?));
         }
         let done = exchange(self, releases, takes).await?;
-        let names = releases.iter().map(|ask| &ask.name);
-        let names = names.chain(takes.iter().map(|ask| &ask.name));
+        let names = releases.iter().map(|params| &params.name);
+        let names = names.chain(takes.iter().map(|params| &params.name));
         let mut rows = rest(self, names, &done).await?;
         let taken = taken(takes, &done, &mut rows);
         let freed = freed(self, releases, &done, &rows).await?;
@@ -192,34 +198,34 @@ impl LeaseStore for SqliteConnection {
     }
 }
 
-async fn grant(conn: &mut SqliteConnection, asks: &[TakeAsk]) -> Result<Done, sqlx::Error> {
+async fn grant(conn: &mut SqliteConnection, all: &[TakeParams]) -> Result<Done, sqlx::Error> {
     let _turn = writers::turn().await;
-    let [ask] = asks else {
-        let granted = sqlx::query_as(TAKE).bind(NONE).bind(json::takes(asks));
+    let [params] = all else {
+        let granted = sqlx::query_as(TAKE).bind(NONE).bind(json::takes(all));
         return Ok(granted.fetch_all(conn).await?.into_iter().collect());
     };
     let fence: Vec<i64> = sqlx::query_scalar(TAKE_ONE)
-        .bind(ask.name.as_bytes())
-        .bind(ask.grant_id)
-        .bind(to_micros(ask.ttl))
-        .bind(&*ask.holder)
-        .bind(ask.session)
-        .bind(ask.barging)
+        .bind(params.name.as_bytes())
+        .bind(params.grant_id)
+        .bind(to_micros(params.ttl))
+        .bind(&*params.holder)
+        .bind(params.session)
+        .bind(params.barging)
         .fetch_all(conn)
         .await?;
-    let name = ask.name.as_bytes();
+    let name = params.name.as_bytes();
     let granted = fence.into_iter().map(|fence| (name.to_vec(), Some(fence)));
     Ok(granted.collect())
 }
 
-async fn free(conn: &mut SqliteConnection, asks: &[ReleaseAsk]) -> Result<Done, sqlx::Error> {
+async fn free(conn: &mut SqliteConnection, all: &[ReleaseParams]) -> Result<Done, sqlx::Error> {
     let _turn = writers::turn().await;
-    let [ask] = asks else {
-        let freed = sqlx::query_as(RELEASE).bind(json::releases(asks));
+    let [params] = all else {
+        let freed = sqlx::query_as(RELEASE).bind(json::releases(all));
         return Ok(freed.fetch_all(conn).await?.into_iter().collect());
     };
-    let name = ask.name.as_bytes();
-    let one = sqlx::query(RELEASE_ONE).bind(name).bind(ask.grant_id);
+    let name = params.name.as_bytes();
+    let one = sqlx::query(RELEASE_ONE).bind(name).bind(params.grant_id);
     let freed = one.execute(conn).await?.rows_affected();
     let freed = (freed > 0).then(|| (name.to_vec(), None));
     Ok(freed.into_iter().collect())
@@ -240,31 +246,31 @@ async fn rest<'a>(
     read(conn, rest.into_iter()).await
 }
 
-fn taken(asks: &[TakeAsk], done: &Done, rows: &mut Rows) -> Vec<Taken> {
-    let taken = |ask: &TakeAsk| match done.get(ask.name.as_bytes()) {
-        Some(&Some(fence)) => Taken::Granted { fence },
-        _ => Taken::busy(rows.remove(ask.name.as_bytes())),
+fn taken(all: &[TakeParams], done: &Done, rows: &mut Rows) -> Vec<TakeOutcome> {
+    let taken = |params: &TakeParams| match done.get(params.name.as_bytes()) {
+        Some(&Some(fence)) => TakeOutcome::Granted { fence },
+        _ => TakeOutcome::busy(rows.remove(params.name.as_bytes())),
     };
-    asks.iter().map(taken).collect()
+    all.iter().map(taken).collect()
 }
 
 /// The outcomes of releases. Passes on the names that have waiters.
 async fn freed(
     conn: &mut SqliteConnection,
-    asks: &[ReleaseAsk],
+    all: &[ReleaseParams],
     done: &Done,
     rows: &Rows,
-) -> Result<Vec<Freed>, Fault> {
-    let mut outcomes = Vec::with_capacity(asks.len());
-    for ask in asks {
-        let name = ask.name.as_bytes();
+) -> Result<Vec<FreeOutcome>, Fault> {
+    let mut outcomes = Vec::with_capacity(all.len());
+    for params in all {
+        let name = params.name.as_bytes();
         let row = rows.get(name);
         outcomes.push(if done.contains_key(name) {
-            Freed::Released
-        } else if row.is_some_and(|row| ask.is_awaited(row)) {
-            release::pass_on(conn, ask).await?
+            FreeOutcome::Released
+        } else if row.is_some_and(|row| params.is_awaited(row)) {
+            release::pass_on(conn, params).await?
         } else {
-            ask.freed(row)
+            params.freed(row)
         });
     }
     Ok(outcomes)

@@ -12,16 +12,16 @@ use sqlx::SqliteConnection;
 
 use super::grant_rule::next_fence;
 use super::lock_row::{make_row, row_ends};
-use super::permit_row::{Lock, Wanted, permits_of};
+use super::permit_row::{PermitName, PermitRequest, permits_of};
 use super::quarantine::is_quarantined;
 use super::queue::{joined_or_full, unlocked};
 use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name, Share};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::permit::{PermitStore, Resized, WeighAsk, Weighed};
+use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
-    Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
+    EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -69,39 +69,43 @@ WHERE k.name = ?1"
 
 #[async_trait]
 impl PermitStore for SqliteConnection {
-    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault> {
-        let joined = in_a_transaction(self, async |conn| join(conn, ask, share).await).await;
-        joined_or_full(self, &ask.name, joined).await
+    async fn permit_join(
+        &mut self,
+        params: &JoinParams,
+        share: Share,
+    ) -> Result<Option<JoinOutcome>, Fault> {
+        let joined = in_a_transaction(self, async |conn| join(conn, params, share).await).await;
+        joined_or_full(self, &params.name, joined).await
     }
 
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
-        let passed = in_a_transaction(self, async |conn| pass(conn, ask).await).await;
+    async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
+        let passed = in_a_transaction(self, async |conn| pass(conn, params).await).await;
         unlocked(passed)
     }
 
-    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
-        let mut looked = Vec::with_capacity(asks.len());
+    async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
+        let mut looked = Vec::with_capacity(all.len());
         let mut times: HashMap<&Name, i64> = HashMap::new();
-        for ask in asks {
-            let time = match times.get(&ask.name) {
+        for params in all {
+            let time = match times.get(&params.name) {
                 Some(time) => *time,
-                None => left(self, &ask.name).await?,
+                None => left(self, &params.name).await?,
             };
-            times.insert(&ask.name, time);
+            times.insert(&params.name, time);
             let (granted, waits) = sqlx::query_as(LOOK)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(ask.position)
-                .bind(ask.name.permit(ask.grant_id).as_bytes())
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(params.position)
+                .bind(params.name.permit(params.grant_id).as_bytes())
                 .fetch_one(&mut *self)
                 .await?;
-            looked.push(Looked::from((granted, waits, time)));
+            looked.push(LookOutcome::from((granted, waits, time)));
         }
         Ok(looked)
     }
 
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault> {
-        let weighed = in_a_transaction(self, async |conn| weigh(conn, ask).await).await;
+    async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {
+        let weighed = in_a_transaction(self, async |conn| weigh(conn, params).await).await;
         unlocked(weighed)
     }
 
@@ -109,7 +113,7 @@ impl PermitStore for SqliteConnection {
         &mut self,
         name: &Name,
         capacity: u32,
-    ) -> Result<Option<Resized>, Fault> {
+    ) -> Result<Option<ResizeOutcome>, Fault> {
         let resized = in_a_transaction(self, async |conn| resize(conn, name, capacity).await).await;
         unlocked(resized)
     }
@@ -118,35 +122,35 @@ impl PermitStore for SqliteConnection {
 /// `None`: the queue is full.
 async fn join(
     conn: &mut SqliteConnection,
-    ask: &JoinAsk,
+    params: &JoinParams,
     Share { kind, weight }: Share,
-) -> Result<Option<Joined>, sqlx::Error> {
-    let mut found = Lock::read(conn, &ask.name).await?;
+) -> Result<Option<JoinOutcome>, sqlx::Error> {
+    let mut found = PermitName::read(conn, &params.name).await?;
     if found.is_none() {
-        make_row(conn, &ask.name, kind).await?;
-        found = Lock::read(conn, &ask.name).await?;
+        make_row(conn, &params.name, kind).await?;
+        found = PermitName::read(conn, &params.name).await?;
     }
     let Some(mut lock) = found else {
         return Err(sqlx::Error::RowNotFound);
     };
     if lock.capacity != i64::from(kind.capacity()) {
-        return Ok(Some(Joined::Mismatch(Kind::of(lock.capacity))));
+        return Ok(Some(JoinOutcome::Mismatch(Kind::of(lock.capacity))));
     }
-    let wanted = Wanted {
-        grant_id: ask.grant_id,
-        holder: &ask.holder,
+    let wanted = PermitRequest {
+        grant_id: params.grant_id,
+        holder: &params.holder,
         weight: i64::from(weight),
-        until: lock.now + to_micros(ask.ttl) + 1000,
-        session: ask.in_session.then_some(ask.session),
+        until: lock.now + to_micros(params.ttl) + 1000,
+        session: params.in_session.then_some(params.session),
     };
     if let Some(fence) = lock.keep(&wanted).await? {
-        return Ok(Some(Joined::Granted { fence }));
+        return Ok(Some(JoinOutcome::Granted { fence }));
     }
     // What is left of an earlier sending's permit has the name of the new one.
-    lock.remove(ask.grant_id).await?;
+    lock.remove(params.grant_id).await?;
     if lock.waiters == 0 && !is_quarantined(lock.conn).await? && lock.fits(wanted.weight).await? {
         let fence = lock.make(&wanted).await?;
-        return Ok(Some(Joined::Granted { fence }));
+        return Ok(Some(JoinOutcome::Granted { fence }));
     }
     let numbers = waiter::Numbers {
         waiters: lock.waiters,
@@ -154,8 +158,8 @@ async fn join(
         passed: lock.passed,
         now: lock.now,
     };
-    let position = waiter::queue(lock.conn, ask, weight, numbers).await?;
-    Ok(position.map(|position| Joined::Queued {
+    let position = waiter::queue(lock.conn, params, weight, numbers).await?;
+    Ok(position.map(|position| JoinOutcome::Queued {
         position,
         is_orphaned: false,
     }))
@@ -169,74 +173,80 @@ async fn left(conn: &mut SqliteConnection, name: &Name) -> Result<i64, sqlx::Err
     Ok(left.unwrap_or(0))
 }
 
-async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Passed, sqlx::Error> {
-    let found = Lock::read(conn, &ask.name).await?;
-    let Some(mut lock) = found.filter(Lock::has_permits) else {
-        return Ok(Passed::NOTHING);
+async fn pass(
+    conn: &mut SqliteConnection,
+    params: &PassParams,
+) -> Result<PassOutcome, sqlx::Error> {
+    let found = PermitName::read(conn, &params.name).await?;
+    let Some(mut lock) = found.filter(PermitName::has_permits) else {
+        return Ok(PassOutcome::NOTHING);
     };
-    let ended = match ask.why.grant_id() {
+    let ended = match params.why.grant_id() {
         Some(grant_id) => lock.remove(grant_id).await?,
-        None => Ended::Nothing,
+        None => EndedGrant::Nothing,
     };
-    let name = ask.name.as_bytes();
-    if waiter::leave(lock.conn, name, lock.passed, ask.why).await? {
+    let name = params.name.as_bytes();
+    if waiter::leave(lock.conn, name, lock.passed, params.why).await? {
         lock.waiters -= 1;
     }
-    if ask.why == PassWhy::Orphaned {
+    if params.why == PassWhy::Orphaned {
         lock.recount().await?;
     }
     let next = lock.grant_waiters().await?;
-    Ok(Passed { ended, next })
+    Ok(PassOutcome { ended, next })
 }
 
-async fn weigh(conn: &mut SqliteConnection, ask: &WeighAsk) -> Result<Weighed, sqlx::Error> {
-    let Some(mut lock) = Lock::read(conn, &ask.name).await? else {
-        return Ok(Weighed::Gone);
+async fn weigh(
+    conn: &mut SqliteConnection,
+    params: &WeighParams,
+) -> Result<WeighOutcome, sqlx::Error> {
+    let Some(mut lock) = PermitName::read(conn, &params.name).await? else {
+        return Ok(WeighOutcome::Gone);
     };
-    let permit = ask.name.permit(ask.grant_id);
+    let permit = params.name.permit(params.grant_id);
     let live: Option<(i64, i64)> = sqlx::query_as(LIVE)
         .bind(permit.as_bytes())
-        .bind(ask.grant_id)
+        .bind(params.grant_id)
         .bind(lock.now)
         .fetch_optional(&mut *lock.conn)
         .await?;
     let Some((weight, mut fence)) = live else {
-        return Ok(Weighed::Gone);
+        return Ok(WeighOutcome::Gone);
     };
-    let more = i64::from(ask.weight) - weight;
-    if more != 0 && fence != ask.fence {
-        return Ok(Weighed::Stale(fence));
+    let more = i64::from(params.weight) - weight;
+    if more != 0 && fence != params.fence {
+        return Ok(WeighOutcome::Stale(fence));
     }
     if more > 0 && (is_quarantined(lock.conn).await? || !lock.fits(more).await?) {
-        return Ok(Weighed::Full);
+        return Ok(WeighOutcome::Full);
     }
     // Also when it has that weight: a downgrade that was given up may still arrive.
-    if more >= 0 && ask.weight > 1 {
+    if more >= 0 && params.weight > 1 {
         fence = lock.next_fence().await?;
     }
     let weigh = sqlx::query(WEIGH).bind(permit.as_bytes());
-    let weigh = weigh.bind(ask.weight).bind(fence);
+    let weigh = weigh.bind(params.weight).bind(fence);
     weigh.execute(&mut *lock.conn).await?;
     lock.take(more).await?;
     let next = lock.grant_waiters().await?;
-    Ok(Weighed::Done { fence, next })
+    Ok(WeighOutcome::Done { fence, next })
 }
 
 async fn resize(
     conn: &mut SqliteConnection,
     name: &Name,
     capacity: u32,
-) -> Result<Resized, sqlx::Error> {
-    let Some(mut lock) = Lock::read(conn, name).await? else {
+) -> Result<ResizeOutcome, sqlx::Error> {
+    let Some(mut lock) = PermitName::read(conn, name).await? else {
         make_row(conn, name, Kind::Semaphore { capacity }).await?;
-        return Ok(Resized::Done {
+        return Ok(ResizeOutcome::Done {
             before: None,
             next: Vec::new(),
         });
     };
     let before = match Kind::of(lock.capacity) {
         Some(Kind::Semaphore { capacity }) => Some(capacity),
-        kind => return Ok(Resized::Mismatch(kind)),
+        kind => return Ok(ResizeOutcome::Mismatch(kind)),
     };
     // Those that are too heavy now never fit.
     lock.waiters -= waiter::remove_heavier(lock.conn, name.as_bytes(), capacity).await?;
@@ -245,5 +255,5 @@ async fn resize(
     resize.execute(&mut *lock.conn).await?;
     lock.capacity = i64::from(capacity);
     let next = lock.grant_waiters().await?;
-    Ok(Resized::Done { before, next })
+    Ok(ResizeOutcome::Done { before, next })
 }

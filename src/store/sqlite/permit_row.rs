@@ -10,7 +10,7 @@ use super::quarantine::is_quarantined;
 use super::waiter;
 use crate::model::{Kind, Name};
 use crate::store::verbs::permit::MOST;
-use crate::store::verbs::queue::Ended;
+use crate::store::verbs::queue::EndedGrant;
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
@@ -71,7 +71,7 @@ const USED: &str = "UPDATE rowlock_lock SET used = ?2 WHERE name = ?1 AND used <
 
 /// The row of a name in a transaction that has the write lock.
 #[derive(Debug)]
-pub(super) struct Lock<'a> {
+pub(super) struct PermitName<'a> {
     pub(super) conn: &'a mut SqliteConnection,
     name: &'a Name,
     pub(super) capacity: i64,
@@ -84,7 +84,7 @@ pub(super) struct Lock<'a> {
 }
 
 /// What a new permit belongs to.
-pub(super) struct Wanted<'a> {
+pub(super) struct PermitRequest<'a> {
     pub(super) grant_id: Uuid,
     pub(super) holder: &'a str,
     pub(super) weight: i64,
@@ -92,7 +92,7 @@ pub(super) struct Wanted<'a> {
     pub(super) session: Option<Uuid>,
 }
 
-impl<'a> Lock<'a> {
+impl<'a> PermitName<'a> {
     pub(super) async fn read(
         conn: &'a mut SqliteConnection,
         name: &'a Name,
@@ -119,7 +119,10 @@ impl<'a> Lock<'a> {
     }
 
     /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
-    pub(super) async fn keep(&mut self, wanted: &Wanted<'_>) -> Result<Option<i64>, sqlx::Error> {
+    pub(super) async fn keep(
+        &mut self,
+        wanted: &PermitRequest<'_>,
+    ) -> Result<Option<i64>, sqlx::Error> {
         let kept: Vec<i64> = sqlx::query_scalar(KEEP)
             .bind(self.name.permit(wanted.grant_id).as_bytes())
             .bind(wanted.grant_id)
@@ -132,21 +135,21 @@ impl<'a> Lock<'a> {
     }
 
     /// Removes the grant's permit. Returns what it was until now.
-    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<Ended, sqlx::Error> {
+    pub(super) async fn remove(&mut self, grant_id: Uuid) -> Result<EndedGrant, sqlx::Error> {
         let removed: Vec<(i64, bool, bool)> = sqlx::query_as(REMOVE)
             .bind(self.name.permit(grant_id).as_bytes())
             .bind(self.now)
             .fetch_all(&mut *self.conn)
             .await?;
         let Some(&(weight, is_granted, is_live)) = removed.first() else {
-            return Ok(Ended::Nothing);
+            return Ok(EndedGrant::Nothing);
         };
         self.take(-weight).await?;
         Ok(match (is_granted, is_live) {
-            (true, true) => Ended::Live,
-            (true, false) => Ended::Expired,
+            (true, true) => EndedGrant::Live,
+            (true, false) => EndedGrant::Expired,
             // Its session has ended.
-            (false, _) => Ended::Nothing,
+            (false, _) => EndedGrant::Nothing,
         })
     }
 
@@ -203,7 +206,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Makes a permit, which fits. Returns its fence.
-    pub(super) async fn make(&mut self, wanted: &Wanted<'_>) -> Result<i64, sqlx::Error> {
+    pub(super) async fn make(&mut self, wanted: &PermitRequest<'_>) -> Result<i64, sqlx::Error> {
         let reads = Kind::of(self.capacity) == Some(Kind::ReadWrite)
             && wanted.weight < i64::from(Kind::ALL);
         let fence = if reads {
@@ -247,7 +250,7 @@ impl<'a> Lock<'a> {
                 break;
             }
             self.consume(first.position).await?;
-            self.make(&Wanted {
+            self.make(&PermitRequest {
                 grant_id: first.grant_id,
                 holder: &first.holder,
                 weight: first.weight,

@@ -16,8 +16,8 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
-    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, Passed, QueueStore,
-    Ticket, WaiterColumns, WaiterRow, with_quarantine,
+    ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
+    PassOutcome, PassParams, QueueStore, Ticket, WaiterColumns, WaiterRow, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -100,7 +100,7 @@ ORDER BY w.name, w.position";
 
 /// A lock's row, by the clock `now`.
 #[derive(Debug)]
-struct State {
+struct NameRow {
     grant_id: Option<Uuid>,
     fence: i64,
     is_live: bool,
@@ -115,8 +115,8 @@ struct State {
 }
 
 /// What passing on found.
-enum Found {
-    Done(Passed),
+enum PassFound {
+    Done(PassOutcome),
     /// The lock belongs to this session, which is not live.
     LeftBehind(Uuid),
 }
@@ -127,44 +127,47 @@ SELECT EXISTS (SELECT 1 FROM rowlock_waiter WHERE name = ?1 AND grant_id = ?2)
 
 #[async_trait]
 impl QueueStore for SqliteConnection {
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault> {
-        let joined = in_a_transaction(self, async |conn| join(conn, ask).await).await;
-        joined_or_full(self, &ask.name, joined).await
+    async fn queue_join(&mut self, params: &JoinParams) -> Result<Option<JoinOutcome>, Fault> {
+        let joined = in_a_transaction(self, async |conn| join(conn, params).await).await;
+        joined_or_full(self, &params.name, joined).await
     }
 
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault> {
+    async fn queue_confirm(
+        &mut self,
+        params: &ConfirmParams,
+    ) -> Result<Option<ConfirmOutcome>, Fault> {
         let _turn = writers::turn().await;
-        let count = if ask.fences > 0 {
+        let count = if params.fences > 0 {
             let block = sqlx::query_scalar(BLOCK)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(ask.fences.min(BLOCK_LIMIT));
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(params.fences.min(BLOCK_LIMIT));
             block.fetch_optional(&mut *self).await?.unwrap_or(0)
         } else {
             0
         };
         let fence: Result<Vec<(i64, bool)>, sqlx::Error> = sqlx::query_as(CONFIRM)
-            .bind(ask.name.as_bytes())
-            .bind(ask.grant_id)
-            .bind(to_micros(ask.ttl))
-            .bind(ask.session)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(to_micros(params.ttl))
+            .bind(params.session)
             .bind(count)
             .fetch_all(self)
             .await;
         let confirmed = |fences: Vec<(i64, bool)>| match fences[..] {
-            [(fence, is_awaited)] => Confirmed::held((fence, count, is_awaited)),
-            _ => Confirmed::Gone,
+            [(fence, is_awaited)] => ConfirmOutcome::held((fence, count, is_awaited)),
+            _ => ConfirmOutcome::Gone,
         };
         Ok(unlocked(fence.map_err(Fault::from))?.map(confirmed))
     }
 
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault> {
+    async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
         for _ in 0..2 {
-            let passed = in_a_transaction(self, async |conn| pass(conn, ask).await).await;
+            let passed = in_a_transaction(self, async |conn| pass(conn, params).await).await;
             match unlocked(passed)? {
-                Some(Found::Done(passed)) => return Ok(Some(passed)),
-                Some(Found::LeftBehind(session)) => {
-                    let name = ask.name.clone();
+                Some(PassFound::Done(passed)) => return Ok(Some(passed)),
+                Some(PassFound::LeftBehind(session)) => {
+                    let name = params.name.clone();
                     let reclaimed = self.session_reclaim(&[LeftBehind { name, session }]).await;
                     if unlocked(reclaimed)?.is_none() {
                         return Ok(None);
@@ -176,16 +179,16 @@ impl QueueStore for SqliteConnection {
         Ok(None)
     }
 
-    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault> {
-        let mut looked = Vec::with_capacity(asks.len());
-        for ask in asks {
+    async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
+        let mut looked = Vec::with_capacity(all.len());
+        for params in all {
             let row: Option<(bool, bool, i64)> = sqlx::query_as(LOOK)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(ask.position)
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(params.position)
                 .fetch_optional(&mut *self)
                 .await?;
-            looked.push(row.map_or(Looked::Gone, Looked::from));
+            looked.push(row.map_or(LookOutcome::Gone, LookOutcome::from));
         }
         Ok(looked)
     }
@@ -219,36 +222,39 @@ impl QueueStore for SqliteConnection {
 }
 
 /// `None`: the queue is full.
-async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joined>, sqlx::Error> {
-    let name = ask.name.as_bytes();
-    let mut found = state(conn, &ask.name).await?;
+async fn join(
+    conn: &mut SqliteConnection,
+    params: &JoinParams,
+) -> Result<Option<JoinOutcome>, sqlx::Error> {
+    let name = params.name.as_bytes();
+    let mut found = state(conn, &params.name).await?;
     if found.is_none() {
-        make_row(conn, &ask.name, Kind::Lock).await?;
-        found = state(conn, &ask.name).await?;
+        make_row(conn, &params.name, Kind::Lock).await?;
+        found = state(conn, &params.name).await?;
     }
     let Some(row) = found else {
         return Err(sqlx::Error::RowNotFound);
     };
     if row.kind != Some(Kind::Lock) {
-        return Ok(Some(Joined::Mismatch(row.kind)));
+        return Ok(Some(JoinOutcome::Mismatch(row.kind)));
     }
-    let session = ask.in_session.then_some(ask.session);
-    if row.is_live && row.grant_id == Some(ask.grant_id) {
+    let session = params.in_session.then_some(params.session);
+    if row.is_live && row.grant_id == Some(params.grant_id) {
         let keep = sqlx::query(KEEP).bind(name).bind(row.now);
-        let keep = keep.bind(to_micros(ask.ttl)).bind(session);
+        let keep = keep.bind(to_micros(params.ttl)).bind(session);
         keep.execute(conn).await?;
-        return Ok(Some(Joined::Granted { fence: row.fence }));
+        return Ok(Some(JoinOutcome::Granted { fence: row.fence }));
     }
     if !row.is_live && row.waiters == 0 && !is_quarantined(conn).await? {
         let fence = grant(
             conn,
             name,
-            (ask.grant_id, &ask.holder),
-            (row.now, row.now + to_micros(ask.ttl) + 1000),
+            (params.grant_id, &params.holder),
+            (row.now, row.now + to_micros(params.ttl) + 1000),
             session,
         );
         let fence = fence.await?;
-        return Ok(Some(Joined::Granted { fence }));
+        return Ok(Some(JoinOutcome::Granted { fence }));
     }
     let is_orphaned = !row.is_live || row.is_left;
     let numbers = waiter::Numbers {
@@ -257,43 +263,43 @@ async fn join(conn: &mut SqliteConnection, ask: &JoinAsk) -> Result<Option<Joine
         passed: row.passed,
         now: row.now,
     };
-    let position = waiter::queue(conn, ask, 0, numbers).await?;
-    Ok(position.map(|position| Joined::Queued {
+    let position = waiter::queue(conn, params, 0, numbers).await?;
+    Ok(position.map(|position| JoinOutcome::Queued {
         position,
         is_orphaned,
     }))
 }
 
-async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx::Error> {
-    let name = ask.name.as_bytes();
-    let Some(mut row) = state(conn, &ask.name).await? else {
-        return Ok(Found::Done(Passed::NOTHING));
+async fn pass(conn: &mut SqliteConnection, params: &PassParams) -> Result<PassFound, sqlx::Error> {
+    let name = params.name.as_bytes();
+    let Some(mut row) = state(conn, &params.name).await? else {
+        return Ok(PassFound::Done(PassOutcome::NOTHING));
     };
     if row.kind != Some(Kind::Lock) {
         // Its waiters are for permits, and it never has a grant.
-        return Ok(Found::Done(Passed::NOTHING));
+        return Ok(PassFound::Done(PassOutcome::NOTHING));
     }
-    if waiter::leave(conn, name, row.passed, ask.why).await? {
+    if waiter::leave(conn, name, row.passed, params.why).await? {
         row.waiters -= 1;
     }
-    let is_mine = row.grant_id.is_some() && row.grant_id == ask.why.grant_id();
+    let is_mine = row.grant_id.is_some() && row.grant_id == params.why.grant_id();
     if row.is_live && !is_mine {
         let left = row.session_id.filter(|_| row.is_left);
-        return Ok(left.map_or(Found::Done(Passed::NOTHING), Found::LeftBehind));
+        return Ok(left.map_or(PassFound::Done(PassOutcome::NOTHING), PassFound::LeftBehind));
     }
     if row.grant_id.is_none() && row.waiters == 0 {
-        return Ok(Found::Done(Passed::NOTHING));
+        return Ok(PassFound::Done(PassOutcome::NOTHING));
     }
     let ended = match (is_mine, row.is_live) {
-        (false, _) => Ended::Nothing,
-        (true, false) => Ended::Expired,
-        (true, true) => Ended::Live,
+        (false, _) => EndedGrant::Nothing,
+        (true, false) => EndedGrant::Expired,
+        (true, true) => EndedGrant::Live,
     };
     if row.waiters > 0 && is_quarantined(conn).await? {
         // The waiters stay, and the name is orphaned until the end of the quarantine.
         sqlx::query(FREE).bind(name).execute(conn).await?;
         let next = Vec::new();
-        return Ok(Found::Done(Passed { ended, next }));
+        return Ok(PassFound::Done(PassOutcome { ended, next }));
     }
     let first = waiter::first(conn, name, row.passed, row.now).await?;
     let passed = first.as_ref().map(|first| first.position);
@@ -308,15 +314,15 @@ async fn pass(conn: &mut SqliteConnection, ask: &PassAsk) -> Result<Found, sqlx:
         sqlx::query(FREE).bind(name).execute(conn).await?;
         Vec::new()
     };
-    Ok(Found::Done(Passed { ended, next }))
+    Ok(PassFound::Done(PassOutcome { ended, next }))
 }
 
-async fn state(conn: &mut SqliteConnection, name: &Name) -> Result<Option<State>, sqlx::Error> {
+async fn state(conn: &mut SqliteConnection, name: &Name) -> Result<Option<NameRow>, sqlx::Error> {
     let row = sqlx::query(STATE).bind(name.as_bytes());
     let Some(row) = row.fetch_optional(conn).await? else {
         return Ok(None);
     };
-    Ok(Some(State {
+    Ok(Some(NameRow {
         grant_id: row.try_get(0)?,
         fence: row.try_get(1)?,
         is_live: row.try_get(2)?,
@@ -354,8 +360,8 @@ async fn grant(
 pub(super) async fn joined_or_full(
     conn: &mut SqliteConnection,
     name: &Name,
-    joined: Result<Option<Joined>, Fault>,
-) -> Result<Option<Joined>, Fault> {
+    joined: Result<Option<JoinOutcome>, Fault>,
+) -> Result<Option<JoinOutcome>, Fault> {
     let Some(joined) = unlocked(joined)? else {
         return Ok(None);
     };
@@ -363,7 +369,7 @@ pub(super) async fn joined_or_full(
         return Ok(joined);
     }
     let row = read(conn, std::iter::once(name)).await?;
-    with_quarantine(conn, row.into_values().next().map(Joined::Full)).await
+    with_quarantine(conn, row.into_values().next().map(JoinOutcome::Full)).await
 }
 
 /// `None`: the file stayed busy, and nothing has happened.

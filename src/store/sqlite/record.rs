@@ -10,9 +10,10 @@ use super::quarantine::is_quarantined;
 use super::writing::{durably, in_a_transaction};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimAsk, Claimed, EndColumns, FinishAsk, Finished, KeepAsk, RecordRow, RecordStore, record_row,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordRow,
+    RecordStore, record_row,
 };
 use crate::store::verbs::time::{micros, to_micros};
 
@@ -105,19 +106,19 @@ impl RecordStore for SqliteConnection {
         .await
     }
 
-    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault> {
+    async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
         durably(self, async |conn| {
-            let mut claimed = Vec::with_capacity(asks.len());
+            let mut claimed = Vec::with_capacity(all.len());
             let may_claim = !is_quarantined(conn).await?;
-            for ask in asks {
+            for params in all {
                 let attempt = if may_claim {
-                    claim_one(conn, ask).await?
+                    claim_one(conn, params).await?
                 } else {
                     None
                 };
                 claimed.push(match attempt {
-                    Some(attempt) => Claimed::Mine { attempt },
-                    None => ask.missed(read_one(conn, &ask.key, 0).await?.as_ref()),
+                    Some(attempt) => ClaimOutcome::Mine { attempt },
+                    None => params.missed(read_one(conn, &params.key, 0).await?.as_ref()),
                 });
             }
             Ok(claimed)
@@ -125,22 +126,22 @@ impl RecordStore for SqliteConnection {
         .await
     }
 
-    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault> {
+    async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
         in_a_transaction(self, async |conn| {
-            let mut renewed = Vec::with_capacity(asks.len());
-            for ask in asks {
+            let mut renewed = Vec::with_capacity(all.len());
+            for params in all {
                 let left: Vec<i64> = sqlx::query_scalar(RENEW)
-                    .bind(ask.key.scope())
-                    .bind(ask.key.key())
-                    .bind(ask.attempt_id)
-                    .bind(to_micros(ask.lease))
+                    .bind(params.key.scope())
+                    .bind(params.key.key())
+                    .bind(params.attempt_id)
+                    .bind(to_micros(params.lease))
                     .fetch_all(&mut *conn)
                     .await?;
                 renewed.push(match left.first() {
-                    Some(&left) => Renewed::Live {
+                    Some(&left) => RenewOutcome::Live {
                         remaining: micros(left),
                     },
-                    None => Renewed::Gone,
+                    None => RenewOutcome::Gone,
                 });
             }
             Ok(renewed)
@@ -148,16 +149,16 @@ impl RecordStore for SqliteConnection {
         .await
     }
 
-    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault> {
+    async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
         durably(self, async |conn| {
-            let mut finished = Vec::with_capacity(asks.len());
-            for ask in asks {
-                let end = EndColumns::from(&ask.end);
+            let mut finished = Vec::with_capacity(all.len());
+            for params in all {
+                let end = EndColumns::from(&params.end);
                 let done = sqlx::query(FINISH)
-                    .bind(ask.key.scope())
-                    .bind(ask.key.key())
-                    .bind(ask.attempt_id)
-                    .bind(ask.attempt)
+                    .bind(params.key.scope())
+                    .bind(params.key.key())
+                    .bind(params.attempt_id)
+                    .bind(params.attempt)
                     .bind(end.state)
                     .bind(end.outcome.map(Outcome::content_type))
                     .bind(end.outcome.map(Outcome::bytes))
@@ -171,10 +172,10 @@ impl RecordStore for SqliteConnection {
                     .await?;
                 finished.push(match done.rows_affected() {
                     0 => {
-                        let row = read_one(conn, &ask.key, ask.size()).await?;
-                        RecordRow::finished(row.as_ref(), ask)
+                        let row = read_one(conn, &params.key, params.size()).await?;
+                        RecordRow::finished(row.as_ref(), params)
                     }
-                    _ => Finished::Ended,
+                    _ => FinishOutcome::Ended,
                 });
             }
             Ok(finished)
@@ -200,10 +201,10 @@ async fn read_one(
 /// Returns the attempt's number, if the claim succeeded.
 pub(super) async fn claim_one(
     conn: &mut SqliteConnection,
-    ask: &ClaimAsk,
+    params: &ClaimParams,
 ) -> Result<Option<i64>, sqlx::Error> {
-    let (scope, key) = (ask.key.scope(), ask.key.key());
-    let sql = if ask.seen.is_some() {
+    let (scope, key) = (params.key.scope(), params.key.key());
+    let sql = if params.seen.is_some() {
         CLAIM_AGAIN
     } else {
         CLAIM_NEW
@@ -211,13 +212,13 @@ pub(super) async fn claim_one(
     let mut query = sqlx::query_scalar(sql)
         .bind(scope)
         .bind(key)
-        .bind(ask.max_attempts)
-        .bind(ask.attempt_id)
-        .bind(&*ask.holder)
-        .bind(&ask.fingerprint.as_bytes()[..])
-        .bind(to_micros(ask.lease))
-        .bind(to_micros(ask.remember_begun));
-    if let Some(seen) = ask.seen {
+        .bind(params.max_attempts)
+        .bind(params.attempt_id)
+        .bind(&*params.holder)
+        .bind(&params.fingerprint.as_bytes()[..])
+        .bind(to_micros(params.lease))
+        .bind(to_micros(params.remember_begun));
+    if let Some(seen) = params.seen {
         query = query.bind(seen);
     }
     let attempts: Vec<i64> = query.fetch_all(conn).await?;

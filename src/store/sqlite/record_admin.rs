@@ -8,7 +8,7 @@ use super::writing::durably;
 use crate::model::{Outcome, RecordState};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::{RecordRow, record_row};
-use crate::store::verbs::record_admin::{DecideAsk, Decision, ListAsk, RecordAdminStore};
+use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
 use crate::store::verbs::time::to_micros;
 
 /// The columns of a record, without its outcome. The filter is the rule of
@@ -58,7 +58,7 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
 
 #[async_trait]
 impl RecordAdminStore for SqliteConnection {
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault> {
+    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
         let rows = sqlx::query(LIST)
             .bind(filter.scope.as_deref())
             .bind(filter.state.map(RecordState::name))
@@ -69,17 +69,17 @@ impl RecordAdminStore for SqliteConnection {
         Ok(rows?)
     }
 
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault> {
+    async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {
         durably(self, async |conn| {
-            let (scope, key) = (ask.key.scope(), ask.key.key());
-            let remember = to_micros(ask.remember);
-            let sql = match &ask.decision {
+            let (scope, key) = (params.key.scope(), params.key.key());
+            let remember = to_micros(params.remember);
+            let sql = match &params.decision {
                 Decision::Unknown => TO_UNKNOWN,
                 Decision::Reset => RESET,
-                Decision::Resolve(outcome) => return resolve(conn, ask, outcome.as_ref()).await,
+                Decision::Resolve(outcome) => return resolve(conn, params, outcome.as_ref()).await,
             };
-            let mut query = sqlx::query(sql).bind(scope).bind(key).bind(ask.attempt);
-            if matches!(ask.decision, Decision::Reset) {
+            let mut query = sqlx::query(sql).bind(scope).bind(key).bind(params.attempt);
+            if matches!(params.decision, Decision::Reset) {
                 query = query.bind(remember);
             }
             Ok(query.execute(conn).await?.rows_affected() > 0)
@@ -90,26 +90,26 @@ impl RecordAdminStore for SqliteConnection {
 
 async fn resolve(
     conn: &mut SqliteConnection,
-    ask: &DecideAsk,
+    params: &DecideParams,
     outcome: Option<&Outcome>,
 ) -> Result<bool, sqlx::Error> {
-    let (scope, key) = (ask.key.scope(), ask.key.key());
+    let (scope, key) = (params.key.scope(), params.key.key());
     let found: Option<(Option<String>,)> = sqlx::query_as(UNKNOWN)
         .bind(scope)
         .bind(key)
-        .bind(ask.attempt)
+        .bind(params.attempt)
         .fetch_optional(&mut *conn)
         .await?;
     let Some((Some(open_step),)) = found else {
         return Ok(false);
     };
     if let Some(outcome) = outcome {
-        step::keep(conn, &ask.key, &open_step, ask.attempt, outcome).await?;
+        step::keep(conn, &params.key, &open_step, params.attempt, outcome).await?;
     }
     let resolve = sqlx::query(RESOLVE)
         .bind(scope)
         .bind(key)
-        .bind(to_micros(ask.remember));
+        .bind(to_micros(params.remember));
     resolve.execute(conn).await?;
     Ok(true)
 }
@@ -140,13 +140,13 @@ mod tests {
             Decision::Resolve(None),
             Decision::Resolve(Some(happened)),
         ] {
-            let ask = DecideAsk {
+            let params = DecideParams {
                 key: RecordKey::new("scope", "k").unwrap(),
                 attempt: 1,
                 decision,
                 remember: minute,
             };
-            assert!(!conn.record_decide(&ask).await.unwrap(), "{ask:?}");
+            assert!(!conn.record_decide(&params).await.unwrap(), "{params:?}");
         }
     }
 }

@@ -10,8 +10,10 @@ use super::in_tx::{database, in_transaction};
 use super::record::claim_one;
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::in_tx::Told;
-use crate::store::verbs::record::{ClaimAsk, Claimed, EndColumns, FinishAsk, Finished};
+use crate::store::verbs::in_tx::TxReply;
+use crate::store::verbs::record::{
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams,
+};
 use crate::store::verbs::record_in_tx::RecordInTxStore;
 use crate::store::verbs::time::to_micros;
 
@@ -31,24 +33,26 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'runni
 
 #[async_trait]
 impl RecordInTxStore for SqliteConnection {
-    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault> {
+    async fn tx_claim(&mut self, params: &ClaimParams) -> Result<TxReply<ClaimOutcome>, Fault> {
         // This savepoint identifies the transaction when the outcome is kept.
         sqlx::raw_sql("SAVEPOINT rowlock_claim")
             .execute(&mut *self)
             .await?;
-        let attempt = claim_one(self, ask).await?;
+        let attempt = claim_one(self, params).await?;
         let database: Option<Uuid> = database(self).await?;
-        Ok(Told {
+        Ok(TxReply {
             database,
-            found: attempt.map_or(Claimed::Missed, |attempt| Claimed::Mine { attempt }),
+            found: attempt.map_or(ClaimOutcome::Missed, |attempt| ClaimOutcome::Mine {
+                attempt,
+            }),
         })
     }
 
     async fn tx_keep(
         &mut self,
-        ask: &ClaimAsk,
+        params: &ClaimParams,
         outcome: &Outcome,
-    ) -> Result<Told<Finished>, Fault> {
+    ) -> Result<TxReply<FinishOutcome>, Fault> {
         let known = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_claim");
         if let Err(error) = known.execute(&mut *self).await {
             // SQLITE_ERROR: "no such savepoint". The transaction of the claim has ended, even if another one has begun
@@ -60,45 +64,48 @@ impl RecordInTxStore for SqliteConnection {
             });
         }
         let done = sqlx::query(KEEP)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
             .bind(outcome.content_type())
             .bind(outcome.bytes())
-            .bind(to_micros(ask.retain))
-            .bind(to_micros(ask.remember))
+            .bind(to_micros(params.retain))
+            .bind(to_micros(params.remember))
             .execute(self)
             .await?;
         match done.rows_affected() {
             // The claim was made in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
-            _ => Ok(Told {
-                database: Some(ask.database),
-                found: Finished::Ended,
+            _ => Ok(TxReply {
+                database: Some(params.database),
+                found: FinishOutcome::Ended,
             }),
         }
     }
 
-    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault> {
+    async fn tx_complete(
+        &mut self,
+        params: &FinishParams,
+    ) -> Result<TxReply<FinishOutcome>, Fault> {
         in_transaction(self).await?;
         let database: Option<Uuid> = database(self).await?;
-        let end = EndColumns::from(&ask.end);
+        let end = EndColumns::from(&params.end);
         let done = sqlx::query(COMPLETE)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
             .bind(end.outcome.map(Outcome::content_type))
             .bind(end.outcome.map(Outcome::bytes))
             .bind(end.retain)
             .bind(end.remember)
             .execute(self)
             .await?;
-        Ok(Told {
+        Ok(TxReply {
             database,
             found: match done.rows_affected() {
-                0 => Finished::Superseded,
-                _ => Finished::Ended,
+                0 => FinishOutcome::Superseded,
+                _ => FinishOutcome::Ended,
             },
         })
     }

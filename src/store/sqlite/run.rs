@@ -8,7 +8,7 @@ use super::writing::durably;
 use crate::model::Name;
 use crate::store::driver::writers;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::{KEPT, RunAsk, RunColumns, RunEnd, RunRow, RunStore};
+use crate::store::verbs::run::{KEPT, RunColumns, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
 
 const BEGIN: &str = concat!(
@@ -55,26 +55,26 @@ DELETE FROM rowlock_run WHERE name IN (
 
 #[async_trait]
 impl RunStore for SqliteConnection {
-    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault> {
+    async fn run_begin(&mut self, params: &RunParams) -> Result<bool, Fault> {
         durably(self, async |conn| {
-            let begin = sqlx::query(BEGIN).bind(ask.name.as_bytes());
-            let begin = begin.bind(ask.grant_id).bind(ask.fence);
+            let begin = sqlx::query(BEGIN).bind(params.name.as_bytes());
+            let begin = begin.bind(params.grant_id).bind(params.fence);
             if begin.execute(&mut *conn).await?.rows_affected() > 0 {
                 return Ok(true);
             }
-            let is_there = sqlx::query_scalar(IS_THERE).bind(ask.name.as_bytes());
-            let is_there = is_there.bind(ask.grant_id).bind(ask.fence);
+            let is_there = sqlx::query_scalar(IS_THERE).bind(params.name.as_bytes());
+            let is_there = is_there.bind(params.grant_id).bind(params.fence);
             is_there.fetch_one(conn).await
         })
         .await
     }
 
-    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault> {
+    async fn run_end(&mut self, params: &RunParams, end: &RunEnd) -> Result<bool, Fault> {
         durably(self, async |conn| {
             let ended = sqlx::query(END)
-                .bind(ask.name.as_bytes())
-                .bind(ask.grant_id)
-                .bind(ask.fence)
+                .bind(params.name.as_bytes())
+                .bind(params.grant_id)
+                .bind(params.fence)
                 .bind(end.succeeded)
                 .bind(&*end.message);
             Ok(ended.execute(conn).await?.rows_affected() > 0)

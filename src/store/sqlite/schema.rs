@@ -11,7 +11,7 @@ use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{
-    Applied, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
+    AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
 };
 
 mod embedded {
@@ -69,7 +69,7 @@ impl SchemaStore for SqliteConnection {
         })
     }
 
-    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault> {
+    async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault> {
         let there: bool = sqlx::query_scalar(
             "SELECT EXISTS (SELECT * FROM sqlite_schema WHERE name = 'rowlock_schema_history')",
         )
@@ -83,7 +83,7 @@ impl SchemaStore for SqliteConnection {
         )
         .fetch_all(self)
         .await?;
-        Ok(Some(rows.into_iter().map(Applied::from).collect()))
+        Ok(Some(rows.into_iter().map(AppliedMigration::from).collect()))
     }
 
     async fn find_lock_table(&mut self) -> Result<(), Fault> {

@@ -11,7 +11,7 @@ use super::writing::in_a_transaction;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
-    LeftBehind, OpenAsk, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+    LeftBehind, OpenParams, SessionColumns, SessionRenewed, SessionRow, SessionStore,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -92,12 +92,12 @@ RETURNING id";
 
 #[async_trait]
 impl SessionStore for SqliteConnection {
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault> {
+    async fn session_open(&mut self, params: &OpenParams) -> Result<(), Fault> {
         let _turn = writers::turn().await;
         sqlx::query(OPEN)
-            .bind(ask.id)
-            .bind(&*ask.holder)
-            .bind(to_micros(ask.ttl))
+            .bind(params.id)
+            .bind(&*params.holder)
+            .bind(to_micros(params.ttl))
             .execute(self)
             .await?;
         Ok(())

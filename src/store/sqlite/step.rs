@@ -6,8 +6,8 @@ use sqlx::SqliteConnection;
 use super::writing::durably;
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::Finished;
-use crate::store::verbs::step::{StepAsk, StepBegun, StepColumns, StepLook, StepRow, StepStore};
+use crate::store::verbs::record::FinishOutcome;
+use crate::store::verbs::step::{StepBegun, StepColumns, StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
@@ -40,26 +40,26 @@ ORDER BY done_at, step";
 
 #[async_trait]
 impl StepStore for SqliteConnection {
-    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault> {
+    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
         let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
-            .bind(ask.key.scope())
-            .bind(ask.key.key())
-            .bind(ask.attempt_id)
-            .bind(ask.attempt)
-            .bind(&*ask.step)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
+            .bind(&*params.step)
             .fetch_optional(&mut *self)
             .await?;
-        if let Some(begun) = ask.seen(look) {
+        if let Some(begun) = params.seen(look) {
             return Ok(begun);
         }
         durably(self, async |conn| {
             let done = sqlx::query(STEP_OPEN)
-                .bind(ask.key.scope())
-                .bind(ask.key.key())
-                .bind(ask.attempt_id)
-                .bind(ask.attempt)
-                .bind(&*ask.step)
-                .bind(ask.kind.number())
+                .bind(params.key.scope())
+                .bind(params.key.key())
+                .bind(params.attempt_id)
+                .bind(params.attempt)
+                .bind(&*params.step)
+                .bind(params.kind.number())
                 .execute(conn)
                 .await?;
             Ok(match done.rows_affected() {
@@ -72,26 +72,26 @@ impl StepStore for SqliteConnection {
 
     async fn step_finish(
         &mut self,
-        ask: &StepAsk,
+        params: &StepParams,
         outcome: Option<&Outcome>,
-    ) -> Result<Finished, Fault> {
+    ) -> Result<FinishOutcome, Fault> {
         durably(self, async |conn| {
             let mine = sqlx::query(STEP_SETTLED)
-                .bind(ask.key.scope())
-                .bind(ask.key.key())
-                .bind(ask.attempt_id)
-                .bind(ask.attempt)
-                .bind(ask.kind.number())
+                .bind(params.key.scope())
+                .bind(params.key.key())
+                .bind(params.attempt_id)
+                .bind(params.attempt)
+                .bind(params.kind.number())
                 .bind(outcome.is_some())
                 .execute(&mut *conn)
                 .await?;
             if mine.rows_affected() == 0 {
-                return Ok(Finished::Superseded);
+                return Ok(FinishOutcome::Superseded);
             }
             if let Some(outcome) = outcome {
-                keep(conn, &ask.key, &ask.step, ask.attempt, outcome).await?;
+                keep(conn, &params.key, &params.step, params.attempt, outcome).await?;
             }
-            Ok(Finished::Ended)
+            Ok(FinishOutcome::Ended)
         })
         .await
     }

@@ -3,7 +3,7 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use crate::store::verbs::queue::{JoinAsk, PassWhy, WINDOW};
+use crate::store::verbs::queue::{JoinParams, PassWhy, WINDOW};
 use crate::store::verbs::time::to_micros;
 
 const FIND: &str = "
@@ -82,34 +82,34 @@ pub(super) struct Numbers {
 /// Finds the waiter of an earlier sending, or puts a new one at the end of the queue. `None`: the queue is full.
 pub(super) async fn queue(
     conn: &mut SqliteConnection,
-    ask: &JoinAsk,
+    params: &JoinParams,
     weight: u32,
     numbers: Numbers,
 ) -> Result<Option<i64>, sqlx::Error> {
-    let name = ask.name.as_bytes();
-    let found = find(conn, name, numbers.passed, ask.grant_id).await?;
-    if found.is_some() || numbers.waiters >= i64::from(ask.most) {
+    let name = params.name.as_bytes();
+    let found = find(conn, name, numbers.passed, params.grant_id).await?;
+    if found.is_some() || numbers.waiters >= i64::from(params.most) {
         return Ok(found);
     }
     let position = numbers.next_position;
-    add(conn, ask, weight, (position, numbers.now)).await?;
+    add(conn, params, weight, (position, numbers.now)).await?;
     Ok(Some(position))
 }
 
 /// Puts a waiter at the end of the queue.
 async fn add(
     conn: &mut SqliteConnection,
-    ask: &JoinAsk,
+    params: &JoinParams,
     weight: u32,
     (position, now): (i64, i64),
 ) -> Result<(), sqlx::Error> {
-    let name = ask.name.as_bytes();
+    let name = params.name.as_bytes();
     sqlx::query(ADD)
         .bind(name)
         .bind(position)
-        .bind(ask.grant_id)
-        .bind(ask.session)
-        .bind(&*ask.holder)
+        .bind(params.grant_id)
+        .bind(params.session)
+        .bind(&*params.holder)
         .bind(now)
         .bind(weight)
         .execute(&mut *conn)

@@ -2,17 +2,17 @@
 
 use super::*;
 
-fn freed_by(held: &Held) -> ReleaseAsk {
-    ReleaseAsk {
-        name: held.ask.name.clone(),
-        grant_id: held.ask.grant_id,
+fn freed_by(held: &Held) -> ReleaseParams {
+    ReleaseParams {
+        name: held.params.name.clone(),
+        grant_id: held.params.grant_id,
         fence: held.fence,
         was_queued: false,
     }
 }
 
-pub(super) fn take(name: &str) -> TakeAsk {
-    TakeAsk {
+pub(super) fn take(name: &str) -> TakeParams {
+    TakeParams {
         name: named(name),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
@@ -37,9 +37,9 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
     let next = client.wait("f1").await;
     releases[2].grant_id = Uuid::new_v4();
     let done = client.conn.lease_release(&releases[3..4]).await.unwrap();
-    assert_eq!(done, [Freed::Released]);
+    assert_eq!(done, [FreeOutcome::Released]);
     let old = client.hold("t1").await;
-    client.release(old.ask.grant_id, "t1", old.fence).await;
+    client.release(old.params.grant_id, "t1", old.fence).await;
     client.hold("t2").await;
     let takes = ["t0", "t1", "t2", "t3"].map(take);
 
@@ -48,31 +48,31 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
     assert_eq!(
         freed,
         [
-            Freed::Released,
-            Freed::Passed(vec![next.ask.grant_id]),
-            Freed::Superseded,
-            Freed::WasFree,
-            Freed::Expired,
+            FreeOutcome::Released,
+            FreeOutcome::Passed(vec![next.params.grant_id]),
+            FreeOutcome::Superseded,
+            FreeOutcome::WasFree,
+            FreeOutcome::Expired,
         ]
     );
-    for (ask, taken) in takes[..2].iter().zip(&taken) {
-        let Taken::Granted { fence } = *taken else {
-            panic!("{} is free: {taken:?}", ask.name);
+    for (params, taken) in takes[..2].iter().zip(&taken) {
+        let TakeOutcome::Granted { fence } = *taken else {
+            panic!("{} is free: {taken:?}", params.name);
         };
-        let row = client.row(ask.name.as_str()).await;
-        assert!(row.is_of(ask.grant_id) && row.is_live(), "{row:?}");
+        let row = client.row(params.name.as_str()).await;
+        assert!(row.is_of(params.grant_id) && row.is_live(), "{row:?}");
         assert_eq!(
             (row.fence, &row.holder),
-            (fence, &Some(ask.holder.to_string()))
+            (fence, &Some(params.holder.to_string()))
         );
     }
     assert!(client.row("t1").await.fence > old.fence);
     assert!(
-        matches!(&taken[2], Taken::Busy(Some(row)) if row.is_live()),
+        matches!(&taken[2], TakeOutcome::Busy(Some(row)) if row.is_live()),
         "{taken:?}"
     );
     assert!(
-        matches!(&taken[3], Taken::Busy(Some(row)) if row.is_of(waits.ask.grant_id)),
+        matches!(&taken[3], TakeOutcome::Busy(Some(row)) if row.is_of(waits.params.grant_id)),
         "its turn has come: {taken:?}"
     );
     assert_eq!(client.row("f0").await.grant_id, None);
@@ -84,11 +84,11 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
         .lease_exchange(&releases[..1], &takes[..1])
         .await;
     let (freed, taken) = exchanged.unwrap();
-    assert_eq!(freed, [Freed::WasFree]);
+    assert_eq!(freed, [FreeOutcome::WasFree]);
     let is_found = match &taken[0] {
-        Taken::Granted { .. } => true,
-        Taken::Busy(row) => row.as_ref().is_some_and(|row| row.is_of(takes[0].grant_id)),
-        Taken::Quarantined { .. } => false,
+        TakeOutcome::Granted { .. } => true,
+        TakeOutcome::Busy(row) => row.as_ref().is_some_and(|row| row.is_of(takes[0].grant_id)),
+        TakeOutcome::Quarantined { .. } => false,
     };
     assert!(is_found, "{taken:?}");
 }
@@ -96,12 +96,12 @@ pub(crate) async fn an_exchange_is_releases_and_takes<P: Place>(place: &P) {
 /// A name that has a row, and is free.
 async fn freed<P: Place>(client: &mut Client<P>, name: &str) {
     let held = client.hold(name).await;
-    let freed = client.release(held.ask.grant_id, name, held.fence).await;
-    assert_eq!(freed, Freed::Released);
+    let freed = client.release(held.params.grant_id, name, held.fence).await;
+    assert_eq!(freed, FreeOutcome::Released);
 }
 
-fn is_granted(taken: &Taken) -> bool {
-    matches!(taken, Taken::Granted { .. })
+fn is_granted(taken: &TakeOutcome) -> bool {
+    matches!(taken, TakeOutcome::Granted { .. })
 }
 
 /// Whatever their names, holders, TTLs and sessions are.
@@ -116,38 +116,42 @@ pub(crate) async fn an_exchange_keeps_its_asks_apart<P: Place>(place: &P) {
             freed(&mut client, &format!("{name} 2")).await;
         }
         let mut takes = names.map(|name| take(&format!("{name} 2")));
-        for (ask, hours) in takes.iter_mut().zip(hours) {
-            ask.holder = "it's ?".into();
-            ask.session = Some(client.session);
+        for (params, hours) in takes.iter_mut().zip(hours) {
+            params.holder = "it's ?".into();
+            params.session = Some(client.session);
             if differ {
-                ask.ttl = Duration::from_hours(hours);
-                ask.session = None;
-                ask.holder = format!("{hours} o'clock").into();
+                params.ttl = Duration::from_hours(hours);
+                params.session = None;
+                params.holder = format!("{hours} o'clock").into();
             }
         }
         let exchanged = client.conn.lease_exchange(&releases, &takes).await;
         let (freed, taken) = exchanged.unwrap();
-        assert_eq!(freed, vec![Freed::Released; names.len()]);
-        for (ask, taken) in takes.iter().zip(&taken) {
-            let row = client.row(ask.name.as_str()).await;
-            let Taken::Granted { fence } = *taken else {
-                panic!("{}: {taken:?}", ask.name);
+        assert_eq!(freed, vec![FreeOutcome::Released; names.len()]);
+        for (params, taken) in takes.iter().zip(&taken) {
+            let row = client.row(params.name.as_str()).await;
+            let TakeOutcome::Granted { fence } = *taken else {
+                panic!("{}: {taken:?}", params.name);
             };
-            assert!(row.is_of(ask.grant_id), "{row:?}");
+            assert!(row.is_of(params.grant_id), "{row:?}");
             assert_eq!(row.fence, fence);
-            assert_eq!(row.holder.as_deref(), Some(&*ask.holder));
-            assert_eq!(row.session, ask.session);
+            assert_eq!(row.holder.as_deref(), Some(&*params.holder));
+            assert_eq!(row.session, params.session);
             let left = row.expires_at.unwrap() - row.acquired_at.unwrap();
             if differ {
-                let off = ask.ttl.abs_diff(Duration::from_micros(left.unsigned_abs()));
+                let off = params
+                    .ttl
+                    .abs_diff(Duration::from_micros(left.unsigned_abs()));
                 assert!(off < Duration::from_secs(1), "{row:?}");
             }
         }
-        for (name, ask) in names.iter().zip(&takes) {
+        for (name, params) in names.iter().zip(&takes) {
             assert_eq!(client.row(name).await.grant_id, None);
-            let fence = client.row(ask.name.as_str()).await.fence;
-            let freed = client.release(ask.grant_id, ask.name.as_str(), fence).await;
-            assert_eq!(freed, Freed::Released);
+            let fence = client.row(params.name.as_str()).await.fence;
+            let freed = client
+                .release(params.grant_id, params.name.as_str(), fence)
+                .await;
+            assert_eq!(freed, FreeOutcome::Released);
         }
     }
 }
@@ -167,15 +171,16 @@ pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
     releases.push(freed_by(&client.hold("b").await));
     let next = client.wait("b").await;
     let mut takes = ["orphaned", "x"].map(take);
-    for ask in &mut takes {
-        ask.holder = "taker".into();
+    for params in &mut takes {
+        params.holder = "taker".into();
     }
 
     let exchanged = client.conn.lease_exchange(&releases, &takes).await;
     let (freed, taken) = exchanged.unwrap();
-    let passed = Freed::Passed(vec![next.ask.grant_id]);
-    assert_eq!(freed, [Freed::Released, passed]);
-    let is_passed_on = matches!(&taken[0], Taken::Busy(Some(row)) if row.is_of(turn.ask.grant_id));
+    let passed = FreeOutcome::Passed(vec![next.params.grant_id]);
+    assert_eq!(freed, [FreeOutcome::Released, passed]);
+    let is_passed_on =
+        matches!(&taken[0], TakeOutcome::Busy(Some(row)) if row.is_of(turn.params.grant_id));
     assert!(is_passed_on && is_granted(&taken[1]), "{taken:?}");
     client.check().await;
 
@@ -183,7 +188,7 @@ pub(crate) async fn an_exchange_leaves_waiters_alone<P: Place>(place: &P) {
     late.push(expired.clone());
     let exchanged = client.conn.lease_exchange(&late, &[take("y")]).await;
     let (freed, taken) = exchanged.unwrap();
-    assert_eq!(freed, [Freed::Released, Freed::Expired]);
+    assert_eq!(freed, [FreeOutcome::Released, FreeOutcome::Expired]);
     assert!(taken.iter().all(is_granted), "{taken:?}");
     assert!(client.row("expired").await.is_of(expired.grant_id));
 }
@@ -201,15 +206,15 @@ pub(crate) async fn an_exchange_waits_for_no_transaction<P: Place>(place: &P) {
         match client.conn.lease_exchange(&releases, &takes).await {
             Err(fault) => assert_eq!(fault.kind, FaultKind::LockTimeout, "{fault:?}"),
             Ok((freed, taken)) => {
-                assert_eq!(freed, [Freed::Locked]);
-                assert!(matches!(taken[..], [Taken::Busy(None)]), "{taken:?}");
+                assert_eq!(freed, [FreeOutcome::Locked]);
+                assert!(matches!(taken[..], [TakeOutcome::Busy(None)]), "{taken:?}");
             }
         }
     }
     other.run("ROLLBACK").await;
     let exchanged = client.conn.lease_exchange(&releases, &takes).await;
     let (freed, taken) = exchanged.unwrap();
-    assert_eq!(freed, [Freed::Released]);
+    assert_eq!(freed, [FreeOutcome::Released]);
     assert!(taken.iter().all(is_granted), "{taken:?}");
     // Nothing is left open: another connection sees it.
     assert_eq!(other.row("a").await.grant_id, None);
@@ -237,7 +242,7 @@ pub(crate) async fn an_exchange_that_fails_leaves_nothing_open<P: Place>(place: 
         .await;
     let (freed, taken) = exchanged.unwrap();
     assert!(
-        matches!(freed[..], [Freed::Released | Freed::WasFree]),
+        matches!(freed[..], [FreeOutcome::Released | FreeOutcome::WasFree]),
         "{freed:?}"
     );
     assert!(taken.iter().all(is_granted), "{taken:?}");
@@ -251,19 +256,19 @@ pub(crate) async fn an_exchange_that_fails_leaves_nothing_open<P: Place>(place: 
 pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut dead = Client::new(place).await;
-    let left = JoinAsk {
+    let left = JoinParams {
         in_session: true,
         ..dead.ask("left")
     };
     let joined = dead.join(&left).await;
-    assert!(matches!(joined, Joined::Granted { .. }), "{joined:?}");
+    assert!(matches!(joined, JoinOutcome::Granted { .. }), "{joined:?}");
     dead.expire().await;
     let first = client.hold("awaited").await;
     client.wait("awaited").await;
     client.expire_grants().await;
     drop(first);
     let held = freed_by(&client.hold("held").await);
-    let barging = TakeAsk {
+    let barging = TakeParams {
         barging: true,
         ..take("awaited")
     };
@@ -271,14 +276,19 @@ pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(pl
     takes.sort_by(|a, b| a.name.cmp(&b.name));
     let exchanged = client.conn.lease_exchange(&[held], &takes).await;
     let (freed, taken) = exchanged.unwrap();
-    assert_eq!(freed, [Freed::Released]);
-    for (ask, taken) in takes.iter().zip(&taken) {
+    assert_eq!(freed, [FreeOutcome::Released]);
+    for (params, taken) in takes.iter().zip(&taken) {
         assert!(
-            matches!(taken, Taken::Granted { .. }),
+            matches!(taken, TakeOutcome::Granted { .. }),
             "{}: {taken:?}",
-            ask.name
+            params.name
         );
-        assert!(client.row(ask.name.as_str()).await.is_of(ask.grant_id));
+        assert!(
+            client
+                .row(params.name.as_str())
+                .await
+                .is_of(params.grant_id)
+        );
     }
     assert_eq!(client.row("awaited").await.waiters, 1, "its waiter waits");
     client.check().await;
@@ -289,20 +299,25 @@ pub(crate) async fn an_exchange_passes_on_what_was_passed_on<P: Place>(place: &P
     let mut client = Client::new(place).await;
     let first = client.hold("a").await;
     let (second, third) = (client.wait("a").await, client.wait("a").await);
-    client.release(first.ask.grant_id, "a", first.fence).await;
+    client
+        .release(first.params.grant_id, "a", first.fence)
+        .await;
     let confirmed = client.confirm(&second).await;
-    let Confirmed::Held { fence, .. } = confirmed else {
+    let ConfirmOutcome::Held { fence, .. } = confirmed else {
         panic!("{confirmed:?}");
     };
-    let release = ReleaseAsk {
+    let release = ReleaseParams {
         name: named("a"),
-        grant_id: second.ask.grant_id,
+        grant_id: second.params.grant_id,
         fence,
         was_queued: true,
     };
     let exchanged = client.conn.lease_exchange(&[release], &[take("b")]).await;
     let (freed, taken) = exchanged.unwrap();
-    assert_eq!(freed, [Freed::Passed(vec![third.ask.grant_id])]);
-    assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+    assert_eq!(freed, [FreeOutcome::Passed(vec![third.params.grant_id])]);
+    assert!(
+        matches!(taken[..], [TakeOutcome::Granted { .. }]),
+        "{taken:?}"
+    );
     client.check().await;
 }

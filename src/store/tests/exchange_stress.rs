@@ -27,37 +27,37 @@ pub(crate) async fn clients_exchange_names_at_random<P: Place>(place: &P) {
 
 async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
     let mut client = Client::new(&place).await;
-    let (mut held, mut granted) = (Vec::<(usize, ReleaseAsk)>::new(), 0);
+    let (mut held, mut granted) = (Vec::<(usize, ReleaseParams)>::new(), 0);
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         let mut wanted: Vec<usize> = (0..STRESSED).collect();
         fastrand::shuffle(&mut wanted);
         wanted.retain(|at| held.iter().all(|(other, _)| other != at));
         wanted.truncate(3);
-        let takes: Vec<TakeAsk> = wanted.iter().map(|at| take(&format!("n{at}"))).collect();
+        let takes: Vec<TakeParams> = wanted.iter().map(|at| take(&format!("n{at}"))).collect();
         for (at, _) in &held {
             let holder = seen[*at].0.swap(0, Ordering::SeqCst);
             assert_eq!(holder, number, "n{at} had another holder");
         }
-        let mut releases: Vec<ReleaseAsk> = held.drain(..).map(|(_, ask)| ask).collect();
+        let mut releases: Vec<ReleaseParams> = held.drain(..).map(|(_, params)| params).collect();
         fastrand::shuffle(&mut releases);
         let taken = exchanged(&mut client, &releases, &takes).await;
-        for ((at, ask), taken) in wanted.into_iter().zip(takes).zip(taken) {
+        for ((at, params), taken) in wanted.into_iter().zip(takes).zip(taken) {
             let fence = match taken {
-                Taken::Granted { fence } => fence,
+                TakeOutcome::Granted { fence } => fence,
                 // An earlier sending.
-                Taken::Busy(Some(row)) if row.is_of(ask.grant_id) => row.fence,
-                Taken::Busy(_) | Taken::Quarantined { .. } => continue,
+                TakeOutcome::Busy(Some(row)) if row.is_of(params.grant_id) => row.fence,
+                TakeOutcome::Busy(_) | TakeOutcome::Quarantined { .. } => continue,
             };
             let before = seen[at].0.swap(number, Ordering::SeqCst);
-            assert_eq!(before, 0, "{} has two holders", ask.name);
+            assert_eq!(before, 0, "{} has two holders", params.name);
             let last = seen[at].1.swap(fence.unsigned_abs(), Ordering::SeqCst);
             assert!(last < fence.unsigned_abs(), "{last} {fence}");
             granted += 1;
-            let (name, grant_id) = (ask.name, ask.grant_id);
+            let (name, grant_id) = (params.name, params.grant_id);
             held.push((
                 at,
-                ReleaseAsk {
+                ReleaseParams {
                     name,
                     grant_id,
                     fence,
@@ -73,9 +73,9 @@ async fn swap<P: Place>(place: P, seen: Arc<Seen>, number: u64) -> u64 {
 /// makes rows may meet one that changes them, and be the victim of a deadlock.)
 async fn exchanged<P: Place>(
     client: &mut Client<P>,
-    releases: &[ReleaseAsk],
-    takes: &[TakeAsk],
-) -> Vec<Taken> {
+    releases: &[ReleaseParams],
+    takes: &[TakeParams],
+) -> Vec<TakeOutcome> {
     let done = loop {
         match client.conn.lease_exchange(releases, takes).await {
             Err(fault) if fault.kind.may_be_sent_again() => {}
@@ -83,14 +83,17 @@ async fn exchanged<P: Place>(
         }
     };
     let (mut freed, taken) = done.unwrap();
-    while freed.contains(&Freed::Locked) {
+    while freed.contains(&FreeOutcome::Locked) {
         match client.conn.lease_release(releases).await {
             Err(fault) => assert_eq!(fault.kind, FaultKind::LockTimeout, "{fault:?}"),
             Ok(again) => freed = again,
         }
     }
     for freed in freed {
-        let is_free = matches!(freed, Freed::Released | Freed::WasFree | Freed::Superseded);
+        let is_free = matches!(
+            freed,
+            FreeOutcome::Released | FreeOutcome::WasFree | FreeOutcome::Superseded
+        );
         assert!(is_free, "{freed:?}");
     }
     taken

@@ -2,14 +2,14 @@
 
 use super::{Client, Place, named};
 use crate::model::FaultKind;
-use crate::store::verbs::in_tx::{InTxStore, TxAsk, TxTaken};
-use crate::store::verbs::lock_row::{LockRowStore, RowAsk};
+use crate::store::verbs::in_tx::{InTxStore, TxParams, TxTaken};
+use crate::store::verbs::lock_row::{LockRowStore, RowAction};
 
 /// A statement that only takes the lock of the file, on SQLite.
 const WRITE: &str = "UPDATE rowlock_lock SET fence = fence WHERE 1 = 0";
 
-fn ask(name: &str, version: Option<i64>, begun: bool) -> TxAsk {
-    TxAsk {
+fn ask(name: &str, version: Option<i64>, begun: bool) -> TxParams {
+    TxParams {
         name: named(name),
         version,
         before: None,
@@ -19,7 +19,7 @@ fn ask(name: &str, version: Option<i64>, begun: bool) -> TxAsk {
 
 impl<P: Place> Client<P> {
     async fn make(&mut self, name: &str) -> i64 {
-        let made = self.conn.lock_row(&named(name), RowAsk::Make).await;
+        let made = self.conn.lock_row(&named(name), RowAction::Make).await;
         made.unwrap().unwrap().fence
     }
 
@@ -29,8 +29,8 @@ impl<P: Place> Client<P> {
         told.found
     }
 
-    async fn takes_in_tx(&mut self, ask: TxAsk) -> TxTaken {
-        let told = self.conn.tx_take(&[ask]).await.unwrap();
+    async fn takes_in_tx(&mut self, params: TxParams) -> TxTaken {
+        let told = self.conn.tx_take(&[params]).await.unwrap();
         assert!(told.database.is_some());
         told.found
     }
@@ -96,7 +96,7 @@ pub(crate) async fn a_transaction_is_granted_no_lock_that_is_not_free(place: &im
             client.run("COMMIT").await;
         }
         let row = client.row("held").await;
-        assert!(row.is_of(held.ask.grant_id) && row.fence == held.fence);
+        assert!(row.is_of(held.params.grant_id) && row.fence == held.fence);
         assert_eq!(client.row("many").await.fence, 7);
         assert_eq!(client.row("outdated").await.fence, outdated);
     }

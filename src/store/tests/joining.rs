@@ -10,7 +10,7 @@ pub(crate) async fn a_free_name_is_granted<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let first = client.hold("a").await;
     let row = client.row("a").await;
-    assert!(row.is_of(first.ask.grant_id) && row.is_live());
+    assert!(row.is_of(first.params.grant_id) && row.is_live());
     assert_eq!(
         (row.fence, row.session, row.waiters),
         (first.fence, None, 0)
@@ -18,14 +18,16 @@ pub(crate) async fn a_free_name_is_granted<P: Place>(place: &P) {
     let left = row.remaining.unwrap();
     assert!((29_000_000..=30_000_000).contains(&left), "{left}");
 
-    client.release(first.ask.grant_id, "a", first.fence).await;
-    let ask = JoinAsk {
+    client
+        .release(first.params.grant_id, "a", first.fence)
+        .await;
+    let params = JoinParams {
         in_session: true,
         most: 0,
         ..client.ask("a")
     };
-    let joined = client.join(&ask).await;
-    let Joined::Granted { fence } = joined else {
+    let joined = client.join(&params).await;
+    let JoinOutcome::Granted { fence } = joined else {
         panic!("{joined:?}");
     };
     assert!(fence > first.fence);
@@ -41,9 +43,9 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     for n in 1..=3 {
-        let ask = client.ask("a");
-        let joined = client.join(&ask).await;
-        let Joined::Queued {
+        let params = client.ask("a");
+        let joined = client.join(&params).await;
+        let JoinOutcome::Queued {
             position,
             is_orphaned,
         } = joined
@@ -51,9 +53,9 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
             panic!("{joined:?}");
         };
         assert_eq!((position, is_orphaned), (n, false));
-        let waits = Waits { ask, position };
+        let waits = Waits { params, position };
         let looked = client.look(&waits).await;
-        let Looked::Waiting {
+        let LookOutcome::Waiting {
             is_orphaned: false,
             remaining,
         } = looked
@@ -63,17 +65,17 @@ pub(crate) async fn a_held_name_is_waited_for<P: Place>(place: &P) {
         assert!(remaining > Duration::from_secs(20), "{remaining:?}");
     }
     let row = client.row("a").await;
-    assert!(row.is_of(held.ask.grant_id) && !row.is_orphaned());
+    assert!(row.is_of(held.params.grant_id) && !row.is_orphaned());
     assert_eq!(row.waiters, 3);
     // Nobody holds the name now, and it has waiters: it is not free.
     client.expire_grants().await;
     assert!(client.row("a").await.is_orphaned());
-    let ask = client.ask("a");
-    let joined = client.join(&ask).await;
+    let params = client.ask("a");
+    let joined = client.join(&params).await;
     assert!(
         matches!(
             joined,
-            Joined::Queued {
+            JoinOutcome::Queued {
                 position: 4,
                 is_orphaned: true
             }
@@ -87,9 +89,9 @@ pub(crate) async fn a_join_that_was_sent_twice_finds_its_grant<P: Place>(place: 
     let mut client = Client::new(place).await;
     let first = client.hold("a").await;
     client.wait("a").await;
-    let joined = client.join(&first.ask).await;
+    let joined = client.join(&first.params).await;
     assert!(
-        matches!(joined, Joined::Granted { fence } if fence == first.fence),
+        matches!(joined, JoinOutcome::Granted { fence } if fence == first.fence),
         "{joined:?}"
     );
     assert_eq!(client.row("a").await.waiters, 1);
@@ -103,13 +105,13 @@ pub(crate) async fn a_join_that_was_sent_twice_finds_its_waiter<P: Place>(place:
     let second = client.wait("a").await;
     client.wait("a").await;
     // The limit is not for a waiter that has its place.
-    let again = JoinAsk {
+    let again = JoinParams {
         most: 0,
-        ..second.ask.clone()
+        ..second.params.clone()
     };
     let joined = client.join(&again).await;
     assert!(
-        matches!(joined, Joined::Queued { position, is_orphaned: false } if position == second.position),
+        matches!(joined, JoinOutcome::Queued { position, is_orphaned: false } if position == second.position),
         "{joined:?}"
     );
     assert_eq!(client.row("a").await.waiters, 3);
@@ -120,16 +122,16 @@ pub(crate) async fn a_join_that_was_sent_twice_finds_its_waiter<P: Place>(place:
 pub(crate) async fn a_grant_that_is_found_needs_no_confirm<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
-    let ask = JoinAsk {
+    let params = JoinParams {
         in_session: true,
         ..client.ask("a")
     };
-    client.join(&ask).await;
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.join(&params).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     assert!(client.row("a").await.remaining.unwrap() <= to_micros(WINDOW));
-    let joined = client.join(&ask).await;
+    let joined = client.join(&params).await;
     assert!(
-        matches!(joined, Joined::Granted { fence } if fence > held.fence),
+        matches!(joined, JoinOutcome::Granted { fence } if fence > held.fence),
         "{joined:?}"
     );
     let row = client.row("a").await;
@@ -140,18 +142,21 @@ pub(crate) async fn a_grant_that_is_found_needs_no_confirm<P: Place>(place: &P) 
 pub(crate) async fn a_queue_has_its_limit<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
-    let ask = |client: &Client<P>| JoinAsk {
+    let params = |client: &Client<P>| JoinParams {
         most: 1,
         ..client.ask("a")
     };
-    let first = ask(&client);
-    assert!(matches!(client.join(&first).await, Joined::Queued { .. }));
-    let second = ask(&client);
+    let first = params(&client);
+    assert!(matches!(
+        client.join(&first).await,
+        JoinOutcome::Queued { .. }
+    ));
+    let second = params(&client);
     let joined = client.join(&second).await;
-    let Joined::Full(row) = joined else {
+    let JoinOutcome::Full(row) = joined else {
         panic!("{joined:?}");
     };
-    assert!(row.is_of(held.ask.grant_id));
+    assert!(row.is_of(held.params.grant_id));
     assert_eq!(row.waiters, 1);
     client.check().await;
 }

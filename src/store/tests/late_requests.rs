@@ -8,10 +8,10 @@ use uuid::Uuid;
 use rowlock_test::{Db, ENGINES};
 
 use crate::model::Name;
-use crate::store::verbs::hold::{Held, RunOutAsk};
-use crate::store::verbs::lease::{FOR_EVER, TakeAsk, Taken};
+use crate::store::verbs::hold::{HoldOutcome, RunOutParams};
+use crate::store::verbs::lease::{FOR_EVER, TakeParams, TakeOutcome};
 use crate::store::verbs::schema::MigrateUntil;
-use crate::store::verbs::session::{LeftBehind, OpenAsk};
+use crate::store::verbs::session::{LeftBehind, OpenParams};
 use crate::store::driver::connect::{Connection, Connector};
 use crate::store::verbs::Store;
 
@@ -28,13 +28,13 @@ fn name() -> Name {
 
 /// Opens a session, and takes a lock in it.
 async fn hold(store: &mut dyn Store, ttl: Duration) -> LeftBehind {
-    let open = OpenAsk {
+    let open = OpenParams {
         id: Uuid::new_v4(),
         ttl,
         holder: "a test".into(),
     };
     store.session_open(&open).await.unwrap();
-    let take = TakeAsk {
+    let take = TakeParams {
         name: name(),
         grant_id: Uuid::new_v4(),
         ttl: FOR_EVER,
@@ -43,7 +43,7 @@ async fn hold(store: &mut dyn Store, ttl: Duration) -> LeftBehind {
         barging: false,
     };
     let taken = store.lease_take(std::slice::from_ref(&take)).await.unwrap();
-    assert!(matches!(taken[..], [Taken::Granted { .. }]), "{taken:?}");
+    assert!(matches!(taken[..], [TakeOutcome::Granted { .. }]), "{taken:?}");
     LeftBehind {
         name: take.name,
         session: open.id,
@@ -106,8 +106,8 @@ async fn reclaims_only_what_has_ended(store: &mut dyn Store) {
 }
 
 /// A lease that is to run out after this time.
-async fn to_run_out(store: &mut dyn Store, time: Duration) -> RunOutAsk {
-    let take = TakeAsk {
+async fn to_run_out(store: &mut dyn Store, time: Duration) -> RunOutParams {
+    let take = TakeParams {
         name: name(),
         grant_id: Uuid::new_v4(),
         ttl: LONG,
@@ -116,7 +116,7 @@ async fn to_run_out(store: &mut dyn Store, time: Duration) -> RunOutAsk {
         barging: false,
     };
     store.lease_take(std::slice::from_ref(&take)).await.unwrap();
-    RunOutAsk {
+    RunOutParams {
         name: take.name,
         grant_id: take.grant_id,
         reservation: Uuid::new_v4(),
@@ -129,11 +129,11 @@ async fn a_late_run_out_gives_no_time_again(store: &mut dyn Store) {
     let run_out = to_run_out(store, LONG).await;
     let mut ends = Vec::new();
     for time in [LONG, LONG * 2] {
-        let run_out = RunOutAsk {
+        let run_out = RunOutParams {
             time,
             ..run_out.clone()
         };
-        assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
+        assert_eq!(store.hold_run_out(&run_out).await.unwrap(), HoldOutcome::Done(()));
         let row = store.lock_inspect(&run_out.name).await.unwrap().unwrap();
         ends.push(row.expires_at);
     }
@@ -143,16 +143,16 @@ async fn a_late_run_out_gives_no_time_again(store: &mut dyn Store) {
 /// The first answer was lost, and the reservation has run out by the second sending.
 async fn a_reservation_that_has_run_out_is_known(store: &mut dyn Store) {
     let run_out = to_run_out(store, SHORT).await;
-    assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
+    assert_eq!(store.hold_run_out(&run_out).await.unwrap(), HoldOutcome::Done(()));
     while store.lock_inspect(&run_out.name).await.unwrap().is_some() {
         tokio::task::yield_now().await;
     }
-    assert_eq!(store.hold_run_out(&run_out).await.unwrap(), Held::Done(()));
-    let of_another = RunOutAsk {
+    assert_eq!(store.hold_run_out(&run_out).await.unwrap(), HoldOutcome::Done(()));
+    let of_another = RunOutParams {
         reservation: Uuid::new_v4(),
         ..run_out
     };
-    assert_eq!(store.hold_run_out(&of_another).await.unwrap(), Held::Gone);
+    assert_eq!(store.hold_run_out(&of_another).await.unwrap(), HoldOutcome::Gone);
 }
 
 /// Between the look at the quarantine and the end of it, another one has begun: a longer one, or one that the first

@@ -10,22 +10,22 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     let mut other = Client::new(place).await;
     let held = client.hold("a").await;
     let first = client.wait("a").await;
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     let second = client.wait("a").await;
     // A later confirm is not too late then.
     assert!(matches!(
         client.confirm(&first).await,
-        Confirmed::Held { .. }
+        ConfirmOutcome::Held { .. }
     ));
-    let ask = client.ask("a");
+    let params = client.ask("a");
     other.run(P::LOCK).await;
 
     for _ in 0..3 {
         // One that waits as long as the session lets it takes at least a second.
         takes_less_than(Duration::from_secs(1), async || {
-            let joined = client.try_join(&ask).await;
+            let joined = client.try_join(&params).await;
             assert!(joined.is_none(), "{joined:?}");
-            let release = PassWhy::Ended(first.ask.grant_id);
+            let release = PassWhy::Ended(first.params.grant_id);
             for why in [PassWhy::Orphaned, second.leaves(), release] {
                 assert_eq!(client.try_pass("a", why).await, None);
             }
@@ -34,7 +34,7 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
         .await;
         // A look waits for nothing.
         let looked = client.look(&second).await;
-        assert!(matches!(looked, Looked::Waiting { .. }), "{looked:?}");
+        assert!(matches!(looked, LookOutcome::Waiting { .. }), "{looked:?}");
     }
     other.run("ROLLBACK").await;
 
@@ -48,7 +48,7 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
     assert!(
         matches!(
             looked,
-            Looked::Waiting {
+            LookOutcome::Waiting {
                 is_orphaned: false,
                 ..
             }

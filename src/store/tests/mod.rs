@@ -28,16 +28,16 @@ use super::verbs::clean::CleanStore;
 use super::verbs::deadlock::DeadlockStore;
 use super::verbs::fault::Fault;
 use super::verbs::in_tx::InTxStore;
-use super::verbs::lease::{LeaseStore, TakeAsk, Taken};
-use super::verbs::lock_row::{LockRowStore, RowAsk};
-use super::verbs::permit::{PermitStore, WeighAsk, Weighed};
+use super::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
+use super::verbs::lock_row::{LockRowStore, RowAction};
+use super::verbs::permit::{PermitStore, WeighOutcome, WeighParams};
 use super::verbs::queue::{
-    ConfirmAsk, Confirmed, Ended, JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed,
-    QueueStore, Reserved,
+    ConfirmOutcome, ConfirmParams, EndedGrant, FenceBlock, JoinOutcome, JoinParams, LookOutcome,
+    LookParams, PassOutcome, PassParams, PassWhy, QueueStore,
 };
-use super::verbs::release::{Freed, ReleaseAsk};
+use super::verbs::release::{FreeOutcome, ReleaseParams};
 use super::verbs::row::LockRow;
-use super::verbs::session::{OpenAsk, SessionStore};
+use super::verbs::session::{OpenParams, SessionStore};
 use crate::model::{FaultKind, Name, Share};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
@@ -47,8 +47,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 pub(crate) const LONG_TTL: Duration = Duration::from_mins(30);
 
 /// A confirm that reserves nothing.
-pub(crate) fn confirm_ask(name: Name, grant_id: Uuid) -> ConfirmAsk {
-    ConfirmAsk {
+pub(crate) fn confirm_params(name: Name, grant_id: Uuid) -> ConfirmParams {
+    ConfirmParams {
         name,
         grant_id,
         ttl: TTL,
@@ -70,10 +70,10 @@ pub(crate) fn unless_locked<T>(answer: Result<Option<T>, Fault>) -> Option<T> {
 /// Asks until no row is locked: a busy machine may take longer than a verb waits for a row. (A macro: the futures of
 /// an async closure would not be `Send`.)
 macro_rules! until_unlocked {
-    ($ask:expr) => {{
+    ($params:expr) => {{
         let began = std::time::Instant::now();
         loop {
-            if let Some(told) = $ask {
+            if let Some(told) = $params {
                 break told;
             }
             let waited = began.elapsed();
@@ -87,10 +87,10 @@ macro_rules! until_unlocked {
 pub(crate) use until_unlocked;
 
 /// What a release has done. `None`: a row is locked.
-pub(crate) fn freed(answer: Result<Vec<Freed>, Fault>) -> Option<Freed> {
+pub(crate) fn freed(answer: Result<Vec<FreeOutcome>, Fault>) -> Option<FreeOutcome> {
     match answer {
         Err(fault) if fault.kind == FaultKind::LockTimeout => None,
-        freed => Some(freed.unwrap().remove(0)).filter(|freed| *freed != Freed::Locked),
+        freed => Some(freed.unwrap().remove(0)).filter(|freed| *freed != FreeOutcome::Locked),
     }
 }
 
@@ -168,7 +168,7 @@ impl<P: Place> Client<P> {
     pub(crate) async fn with_ttl(place: &P, ttl: Duration) -> Self {
         let mut conn = place.connect().await;
         let session = Uuid::new_v4();
-        let open = OpenAsk {
+        let open = OpenParams {
             id: session,
             ttl,
             holder: session.to_string().into(),
@@ -184,8 +184,8 @@ impl<P: Place> Client<P> {
         Self { conn, session, ttl }
     }
 
-    pub(crate) fn ask(&self, name: &str) -> JoinAsk {
-        JoinAsk {
+    pub(crate) fn ask(&self, name: &str) -> JoinParams {
+        JoinParams {
             name: named(name),
             grant_id: Uuid::new_v4(),
             session: self.session,
@@ -197,81 +197,81 @@ impl<P: Place> Client<P> {
     }
 
     /// `None`: the row is locked.
-    pub(crate) async fn try_join(&mut self, ask: &JoinAsk) -> Option<Joined> {
-        unless_locked(self.conn.queue_join(ask).await)
+    pub(crate) async fn try_join(&mut self, params: &JoinParams) -> Option<JoinOutcome> {
+        unless_locked(self.conn.queue_join(params).await)
     }
 
-    pub(crate) async fn join(&mut self, ask: &JoinAsk) -> Joined {
-        until_unlocked!(self.try_join(ask).await)
+    pub(crate) async fn join(&mut self, params: &JoinParams) -> JoinOutcome {
+        until_unlocked!(self.try_join(params).await)
     }
 
     /// Joins, and is granted the name at once.
     pub(crate) async fn hold(&mut self, name: &str) -> Held {
-        let ask = self.ask(name);
-        let Joined::Granted { fence } = self.join(&ask).await else {
+        let params = self.ask(name);
+        let JoinOutcome::Granted { fence } = self.join(&params).await else {
             panic!("{name} is held");
         };
-        Held { ask, fence }
+        Held { params, fence }
     }
 
     /// Joins, and has to wait.
     pub(crate) async fn wait(&mut self, name: &str) -> Waits {
-        let ask = self.ask(name);
-        let Joined::Queued { position, .. } = self.join(&ask).await else {
+        let params = self.ask(name);
+        let JoinOutcome::Queued { position, .. } = self.join(&params).await else {
             panic!("{name} is free");
         };
-        Waits { ask, position }
+        Waits { params, position }
     }
 
     /// `None`: the row is locked.
-    pub(crate) async fn try_pass(&mut self, name: &str, why: PassWhy) -> Option<Passed> {
+    pub(crate) async fn try_pass(&mut self, name: &str, why: PassWhy) -> Option<PassOutcome> {
         let name = named(name);
-        unless_locked(self.conn.queue_pass(&PassAsk { name, why }).await)
+        unless_locked(self.conn.queue_pass(&PassParams { name, why }).await)
     }
 
-    pub(crate) async fn pass(&mut self, name: &str, why: PassWhy) -> Passed {
+    pub(crate) async fn pass(&mut self, name: &str, why: PassWhy) -> PassOutcome {
         until_unlocked!(self.try_pass(name, why).await)
     }
 
-    pub(crate) async fn joins_permits(&mut self, ask: &PermitAsk) -> Joined {
+    pub(crate) async fn joins_permits(&mut self, params: &PermitParams) -> JoinOutcome {
         until_unlocked!(unless_locked(
-            self.conn.permit_join(&ask.join, ask.share).await
+            self.conn.permit_join(&params.join, params.share).await
         ))
     }
 
-    pub(crate) async fn passes_permits(&mut self, ask: &PassAsk) -> Passed {
-        until_unlocked!(unless_locked(self.conn.permit_pass(ask).await))
+    pub(crate) async fn passes_permits(&mut self, params: &PassParams) -> PassOutcome {
+        until_unlocked!(unless_locked(self.conn.permit_pass(params).await))
     }
 
-    pub(crate) async fn weighs_permit(&mut self, ask: &WeighAsk) -> Weighed {
-        until_unlocked!(unless_locked(self.conn.permit_weigh(ask).await))
+    pub(crate) async fn weighs_permit(&mut self, params: &WeighParams) -> WeighOutcome {
+        until_unlocked!(unless_locked(self.conn.permit_weigh(params).await))
     }
 
-    pub(crate) async fn look(&mut self, waits: &Waits) -> Looked {
-        let ask = LookAsk {
-            name: waits.ask.name.clone(),
-            grant_id: waits.ask.grant_id,
+    pub(crate) async fn look(&mut self, waits: &Waits) -> LookOutcome {
+        let params = LookParams {
+            name: waits.params.name.clone(),
+            grant_id: waits.params.grant_id,
             position: waits.position,
         };
-        let looked = self.conn.queue_look(&[ask]).await.unwrap();
+        let looked = self.conn.queue_look(&[params]).await.unwrap();
         assert_eq!(looked.len(), 1);
         looked[0].clone()
     }
 
-    pub(crate) async fn confirm(&mut self, waits: &Waits) -> Confirmed {
+    pub(crate) async fn confirm(&mut self, waits: &Waits) -> ConfirmOutcome {
         until_unlocked!(self.try_confirm(waits).await)
     }
 
     /// `None`: the row is locked.
-    pub(crate) async fn try_confirm(&mut self, waits: &Waits) -> Option<Confirmed> {
-        let ask = confirm_ask(waits.ask.name.clone(), waits.ask.grant_id);
-        unless_locked(self.conn.queue_confirm(&ask).await)
+    pub(crate) async fn try_confirm(&mut self, waits: &Waits) -> Option<ConfirmOutcome> {
+        let params = confirm_params(waits.params.name.clone(), waits.params.grant_id);
+        unless_locked(self.conn.queue_confirm(&params).await)
     }
 
     pub(crate) async fn row(&mut self, name: &str) -> LockRow {
         let row = self
             .conn
-            .lock_row(&named(name), RowAsk::Look)
+            .lock_row(&named(name), RowAction::Look)
             .await
             .unwrap();
         row.expect("it has a row")
@@ -308,13 +308,13 @@ impl<P: Place> Client<P> {
     }
 
     /// Whether the next waiter is this one.
-    pub(crate) fn is_next(&self, passed: &Passed, waits: &Waits) -> bool {
-        assert_eq!(waits.ask.session, self.session);
-        passed.next == [waits.ask.grant_id]
+    pub(crate) fn is_next(&self, passed: &PassOutcome, waits: &Waits) -> bool {
+        assert_eq!(waits.params.session, self.session);
+        passed.next == [waits.params.grant_id]
     }
 
-    pub(crate) async fn take(&mut self, name: &str, barging: bool) -> Taken {
-        let ask = TakeAsk {
+    pub(crate) async fn take(&mut self, name: &str, barging: bool) -> TakeOutcome {
+        let params = TakeParams {
             name: named(name),
             grant_id: Uuid::new_v4(),
             ttl: TTL,
@@ -322,11 +322,11 @@ impl<P: Place> Client<P> {
             session: None,
             barging,
         };
-        let taken = self.conn.lease_take(&[ask]).await.unwrap();
+        let taken = self.conn.lease_take(&[params]).await.unwrap();
         taken.into_iter().next().expect("one outcome")
     }
 
-    pub(crate) async fn release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> Freed {
+    pub(crate) async fn release(&mut self, grant_id: Uuid, name: &str, fence: i64) -> FreeOutcome {
         until_unlocked!(self.try_release(grant_id, name, fence).await)
     }
 
@@ -336,14 +336,14 @@ impl<P: Place> Client<P> {
         grant_id: Uuid,
         name: &str,
         fence: i64,
-    ) -> Option<Freed> {
-        let ask = ReleaseAsk {
+    ) -> Option<FreeOutcome> {
+        let params = ReleaseParams {
             name: named(name),
             grant_id,
             fence,
             was_queued: false,
         };
-        freed(self.conn.lease_release(&[ask]).await)
+        freed(self.conn.lease_release(&[params]).await)
     }
 }
 
@@ -360,25 +360,25 @@ pub(crate) fn named(name: &str) -> Name {
 
 /// What a client wants of a read/write lock or a semaphore.
 #[derive(Debug, Clone)]
-pub(crate) struct PermitAsk {
-    pub(crate) join: JoinAsk,
+pub(crate) struct PermitParams {
+    pub(crate) join: JoinParams,
     pub(crate) share: Share,
 }
 
 pub(crate) struct Held {
-    pub(crate) ask: JoinAsk,
+    pub(crate) params: JoinParams,
     pub(crate) fence: i64,
 }
 
 pub(crate) struct Waits {
-    pub(crate) ask: JoinAsk,
+    pub(crate) params: JoinParams,
     pub(crate) position: i64,
 }
 
 impl Waits {
     pub(crate) fn leaves(&self) -> PassWhy {
         PassWhy::Left {
-            grant_id: self.ask.grant_id,
+            grant_id: self.params.grant_id,
             at: Some(self.position),
         }
     }

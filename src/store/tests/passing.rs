@@ -13,13 +13,13 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
     for _ in 0..3 {
         waiting.push(client.wait("a").await);
     }
-    let (mut last, mut fence) = (held.ask.grant_id, held.fence);
+    let (mut last, mut fence) = (held.params.grant_id, held.fence);
     for (n, waits) in waiting.iter().enumerate() {
         let looked = client.look(waits).await;
         assert!(
             matches!(
                 looked,
-                Looked::Waiting {
+                LookOutcome::Waiting {
                     is_orphaned: false,
                     ..
                 }
@@ -28,21 +28,21 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
         );
         let passed = client.pass("a", PassWhy::Ended(last)).await;
         assert!(client.is_next(&passed, waits), "{passed:?}");
-        assert_eq!(passed.ended, Ended::Live);
-        assert_eq!(client.look(waits).await, Looked::Granted);
+        assert_eq!(passed.ended, EndedGrant::Live);
+        assert_eq!(client.look(waits).await, LookOutcome::Granted);
         let confirmed = client.confirm(waits).await;
-        let Confirmed::Held { fence: next, .. } = confirmed else {
+        let ConfirmOutcome::Held { fence: next, .. } = confirmed else {
             panic!("{confirmed:?}");
         };
         assert!(next > fence);
         let row = client.row("a").await;
         assert_eq!((row.fence, row.waiters as usize), (next, 2 - n));
         client.check().await;
-        (last, fence) = (waits.ask.grant_id, next);
+        (last, fence) = (waits.params.grant_id, next);
     }
     let passed = client.pass("a", PassWhy::Ended(last)).await;
-    let free = Passed {
-        ended: Ended::Live,
+    let free = PassOutcome {
+        ended: EndedGrant::Live,
         next: vec![],
     };
     assert_eq!(passed, free);
@@ -51,7 +51,7 @@ pub(crate) async fn a_name_is_passed_on_in_order<P: Place>(place: &P) {
     // Sent again, it finds nothing to do.
     assert_eq!(
         client.pass("a", PassWhy::Ended(last)).await,
-        Passed::NOTHING
+        PassOutcome::NOTHING
     );
     let places = P::numbers(
         &mut client.conn,
@@ -69,17 +69,19 @@ pub(crate) async fn dead_waiters_are_passed_over<P: Place>(place: &P) {
     let third = client.wait("a").await;
     let fourth = dead.wait("a").await;
     dead.expire().await;
-    let passed = client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    let passed = client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     assert!(client.is_next(&passed, &third), "{passed:?}");
     assert_eq!(client.row("a").await.waiters, 1);
     client.check().await;
     for waits in [&first, &second] {
-        assert_eq!(dead.look(waits).await, Looked::Gone);
+        assert_eq!(dead.look(waits).await, LookOutcome::Gone);
     }
     let looked = dead.look(&fourth).await;
-    assert!(matches!(looked, Looked::Waiting { .. }), "{looked:?}");
+    assert!(matches!(looked, LookOutcome::Waiting { .. }), "{looked:?}");
     // No waiter lives.
-    let passed = client.pass("a", PassWhy::Ended(third.ask.grant_id)).await;
+    let passed = client
+        .pass("a", PassWhy::Ended(third.params.grant_id))
+        .await;
     assert!(passed.next.is_empty(), "{passed:?}");
     let row = client.row("a").await;
     assert_eq!((row.grant_id, row.waiters), (None, 0));
@@ -92,17 +94,17 @@ pub(crate) async fn a_waiter_whose_place_is_unknown_leaves<P: Place>(place: &P) 
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
     let leaves = |waits: &Waits| PassWhy::Left {
-        grant_id: waits.ask.grant_id,
+        grant_id: waits.params.grant_id,
         at: None,
     };
     for _ in 0..2 {
         let passed = client.pass("a", leaves(&second)).await;
-        assert_eq!(passed, Passed::NOTHING);
+        assert_eq!(passed, PassOutcome::NOTHING);
         assert_eq!(client.row("a").await.waiters, 1);
         client.check().await;
     }
     // Its turn has come meanwhile.
-    client.release(held.ask.grant_id, "a", held.fence).await;
+    client.release(held.params.grant_id, "a", held.fence).await;
     let passed = client.pass("a", leaves(&first)).await;
     assert!(passed.next.is_empty(), "{passed:?}");
     assert_eq!(client.row("a").await.grant_id, None);
@@ -114,23 +116,23 @@ pub(crate) async fn a_waiter_leaves<P: Place>(place: &P) {
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
     let leave = first.leaves();
-    assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
-    assert_eq!(client.look(&first).await, Looked::Gone);
+    assert_eq!(client.pass("a", leave).await, PassOutcome::NOTHING);
+    assert_eq!(client.look(&first).await, LookOutcome::Gone);
     let row = client.row("a").await;
-    assert!(row.is_of(held.ask.grant_id) && row.is_live());
+    assert!(row.is_of(held.params.grant_id) && row.is_live());
     assert_eq!(row.waiters, 1);
     client.check().await;
     // Sent twice.
-    assert_eq!(client.pass("a", leave).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", leave).await, PassOutcome::NOTHING);
     client.check().await;
-    let passed = client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    let passed = client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
     // The last waiter leaves a name whose grant has expired.
     let third = client.wait("a").await;
     client.expire_grants().await;
     let leave = third.leaves();
     let passed = client.pass("a", leave).await;
-    assert_eq!(passed, Passed::NOTHING);
+    assert_eq!(passed, PassOutcome::NOTHING);
     assert_eq!(client.row("a").await.grant_id, None);
     client.check().await;
 }
@@ -139,11 +141,11 @@ pub(crate) async fn a_waiter_leaves_when_it_was_just_granted_the_name<P: Place>(
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     let leave = first.leaves();
     let passed = client.pass("a", leave).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
-    assert_eq!(passed.ended, Ended::Live);
+    assert_eq!(passed.ended, EndedGrant::Live);
     client.check().await;
 }
 
@@ -153,28 +155,28 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
     let waits = client.wait("a").await;
     assert_eq!(
         client.confirm(&waits).await,
-        Confirmed::Gone,
+        ConfirmOutcome::Gone,
         "not granted yet"
     );
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     let row = client.row("a").await;
     let left = row.remaining.unwrap();
     assert!((1..=to_micros(WINDOW)).contains(&left), "{left}");
-    let ask = ConfirmAsk {
+    let params = ConfirmParams {
         name: named("a"),
-        grant_id: waits.ask.grant_id,
+        grant_id: waits.params.grant_id,
         ttl: TTL,
         session: Some(client.session),
         fences: 0,
         recall: None,
     };
     for _ in 0..2 {
-        let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
+        let confirmed = client.conn.queue_confirm(&params).await.unwrap();
         assert_eq!(
             confirmed,
-            Some(Confirmed::Held {
+            Some(ConfirmOutcome::Held {
                 fence: row.fence,
-                reserved: Reserved::default()
+                reserved: FenceBlock::default()
             })
         );
         let row = client.row("a").await;
@@ -187,11 +189,11 @@ pub(crate) async fn fences_are_reserved_unless_they_are_ahead_of_the_clock<P: Pl
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     let mut row = client.row("a").await;
-    let ask = ConfirmAsk {
+    let params = ConfirmParams {
         name: named("a"),
-        grant_id: waits.ask.grant_id,
+        grant_id: waits.params.grant_id,
         ttl: TTL,
         session: None,
         fences: 100,
@@ -201,15 +203,15 @@ pub(crate) async fn fences_are_reserved_unless_they_are_ahead_of_the_clock<P: Pl
         let run_ahead = format!("UPDATE rowlock_lock SET fence = fence + {ahead}");
         client.run(&run_ahead).await;
         let fence = row.fence + ahead + count;
-        let reserved = Reserved { count, is_awaited };
-        let confirmed = client.conn.queue_confirm(&ask).await.unwrap();
-        assert_eq!(confirmed, Some(Confirmed::Held { fence, reserved }));
+        let reserved = FenceBlock { count, is_awaited };
+        let confirmed = client.conn.queue_confirm(&params).await.unwrap();
+        assert_eq!(confirmed, Some(ConfirmOutcome::Held { fence, reserved }));
         row = client.row("a").await;
         assert_eq!(row.fence, fence);
         client.wait("a").await;
     }
     // The next grant is above all of them.
-    client.pass("a", PassWhy::Ended(ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(params.grant_id)).await;
     assert!(client.row("a").await.fence > row.fence);
 }
 
@@ -217,10 +219,10 @@ pub(crate) async fn a_confirm_that_is_too_late_holds_nothing<P: Place>(place: &P
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     client.expire_grants().await;
-    assert_eq!(client.confirm(&waits).await, Confirmed::Gone);
-    assert_eq!(client.look(&waits).await, Looked::Gone);
+    assert_eq!(client.confirm(&waits).await, ConfirmOutcome::Gone);
+    assert_eq!(client.look(&waits).await, LookOutcome::Gone);
     assert!(!client.row("a").await.is_live());
 }
 
@@ -228,29 +230,31 @@ pub(crate) async fn a_window_that_is_over_is_passed_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let (first, second) = (client.wait("a").await, client.wait("a").await);
-    client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     assert_eq!(
         client.pass("a", PassWhy::Orphaned).await,
-        Passed::NOTHING,
+        PassOutcome::NOTHING,
         "the window is open"
     );
     client.expire_grants().await;
     let looked = client.look(&second).await;
-    let due = Looked::Waiting {
+    let due = LookOutcome::Waiting {
         is_orphaned: true,
         remaining: Duration::ZERO,
     };
     assert_eq!(looked, due);
     let passed = client.pass("a", PassWhy::Orphaned).await;
     assert!(client.is_next(&passed, &second), "{passed:?}");
-    assert_eq!(passed.ended, Ended::Nothing);
-    assert_eq!(client.confirm(&first).await, Confirmed::Gone);
+    assert_eq!(passed.ended, EndedGrant::Nothing);
+    assert_eq!(client.confirm(&first).await, ConfirmOutcome::Gone);
     // The late one's release finds that the name has another grant.
-    let passed = client.pass("a", PassWhy::Ended(first.ask.grant_id)).await;
-    assert_eq!(passed, Passed::NOTHING);
+    let passed = client
+        .pass("a", PassWhy::Ended(first.params.grant_id))
+        .await;
+    assert_eq!(passed, PassOutcome::NOTHING);
     assert!(matches!(
         client.confirm(&second).await,
-        Confirmed::Held { .. }
+        ConfirmOutcome::Held { .. }
     ));
 }
 
@@ -258,43 +262,49 @@ pub(crate) async fn only_what_is_due_is_passed_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     assert_eq!(
         client.pass("a", PassWhy::Orphaned).await,
-        Passed::NOTHING,
+        PassOutcome::NOTHING,
         "no row"
     );
     let held = client.hold("a").await;
     assert_eq!(
         client.pass("a", PassWhy::Orphaned).await,
-        Passed::NOTHING,
+        PassOutcome::NOTHING,
         "held"
     );
     let stranger = PassWhy::Ended(Uuid::new_v4());
-    assert_eq!(client.pass("a", stranger).await, Passed::NOTHING);
-    client.release(held.ask.grant_id, "a", held.fence).await;
+    assert_eq!(client.pass("a", stranger).await, PassOutcome::NOTHING);
+    client.release(held.params.grant_id, "a", held.fence).await;
     assert_eq!(
         client.pass("a", PassWhy::Orphaned).await,
-        Passed::NOTHING,
+        PassOutcome::NOTHING,
         "free"
     );
-    assert_eq!(client.pass("a", stranger).await, Passed::NOTHING);
+    assert_eq!(client.pass("a", stranger).await, PassOutcome::NOTHING);
     client.hold("a").await;
     client.expire_grants().await;
-    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
+    assert_eq!(
+        client.pass("a", PassWhy::Orphaned).await,
+        PassOutcome::NOTHING
+    );
     assert_eq!(client.row("a").await.grant_id, None);
 }
 
 pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut holder = Client::new(place).await;
-    let ask = JoinAsk {
+    let params = JoinParams {
         in_session: true,
         ttl: crate::store::verbs::lease::FOR_EVER,
         ..holder.ask("a")
     };
-    assert!(matches!(holder.join(&ask).await, Joined::Granted { .. }));
+    assert!(matches!(
+        holder.join(&params).await,
+        JoinOutcome::Granted { .. }
+    ));
     holder.expire().await;
-    let ask = client.ask("a");
-    let joined = client.join(&ask).await;
-    let Joined::Queued {
+    let params = client.ask("a");
+    let joined = client.join(&params).await;
+    let JoinOutcome::Queued {
         position,
         is_orphaned: true,
         ..
@@ -302,12 +312,12 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
     else {
         panic!("{joined:?}");
     };
-    let waits = Waits { ask, position };
+    let waits = Waits { params, position };
     let looked = client.look(&waits).await;
     assert!(
         matches!(
             looked,
-            Looked::Waiting {
+            LookOutcome::Waiting {
                 is_orphaned: true,
                 ..
             }
@@ -330,12 +340,12 @@ pub(crate) async fn the_lock_of_an_expired_session_is_passed_on<P: Place>(place:
 pub(crate) async fn the_lock_of_a_session_that_cannot_end_now_is_locked<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let (mut holder, mut other) = (Client::new(place).await, Client::new(place).await);
-    let ask = JoinAsk {
+    let params = JoinParams {
         in_session: true,
         ttl: crate::store::verbs::lease::FOR_EVER,
         ..holder.ask("a")
     };
-    holder.join(&ask).await;
+    holder.join(&params).await;
     let waits = client.wait("a").await;
     holder.expire().await;
     other.run("BEGIN").await;
@@ -352,26 +362,26 @@ pub(crate) async fn the_lock_of_a_session_that_cannot_end_now_is_locked<P: Place
 pub(crate) async fn a_session_that_lives_keeps_its_lock<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut holder = Client::new(place).await;
-    let ask = JoinAsk {
+    let params = JoinParams {
         in_session: true,
         ttl: crate::store::verbs::lease::FOR_EVER,
         ..holder.ask("a")
     };
-    holder.join(&ask).await;
+    holder.join(&params).await;
     let waits = client.wait("a").await;
-    assert_eq!(client.pass("a", PassWhy::Orphaned).await, Passed::NOTHING);
+    assert_eq!(
+        client.pass("a", PassWhy::Orphaned).await,
+        PassOutcome::NOTHING
+    );
     let looked = client.look(&waits).await;
-    let Looked::Waiting {
+    let LookOutcome::Waiting {
         is_orphaned: false,
         remaining,
     } = looked
     else {
         panic!("{looked:?}");
     };
-    assert!(
-        remaining <= TTL,
-        "the session's time, not the row's: {remaining:?}"
-    );
+    assert!(remaining <= TTL, "not the row's time: {remaining:?}");
     assert!(client.row("a").await.is_live());
 }
 
@@ -383,7 +393,7 @@ pub(crate) async fn a_window_ends_with_the_session_of_its_waiter<P: Place>(place
     let ttl = WINDOW * 3 / 4;
     let mut brief = Client::<P>::with_ttl(place, ttl).await;
     let waits = brief.wait("a").await;
-    let passed = client.pass("a", PassWhy::Ended(held.ask.grant_id)).await;
+    let passed = client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
     assert!(brief.is_next(&passed, &waits), "{passed:?}");
     let left = client.row("a").await.remaining.unwrap();
     assert!(left <= to_micros(ttl), "longer than its session: {left}");

@@ -25,55 +25,69 @@ impl<P: Place> Client<P> {
     }
 }
 
-fn passed_to(waits: &Waits) -> Freed {
-    Freed::Passed(vec![waits.ask.grant_id])
+fn passed_to(waits: &Waits) -> FreeOutcome {
+    FreeOutcome::Passed(vec![waits.params.grant_id])
 }
 
 pub(crate) async fn a_release_passes_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
-    let freed = client.release(held.ask.grant_id, "a", held.fence).await;
+    let freed = client.release(held.params.grant_id, "a", held.fence).await;
     assert_eq!(freed, passed_to(&waits));
-    assert_eq!(client.look(&waits).await, Looked::Granted);
-    let Confirmed::Held { fence, .. } = client.confirm(&waits).await else {
+    assert_eq!(client.look(&waits).await, LookOutcome::Granted);
+    let ConfirmOutcome::Held { fence, .. } = client.confirm(&waits).await else {
         panic!("it was passed on");
     };
-    let late = client.release(held.ask.grant_id, "a", held.fence).await;
-    assert_eq!(late, Freed::Superseded);
-    let freed = client.release(waits.ask.grant_id, "a", fence).await;
-    assert_eq!(freed, Freed::Released);
+    let late = client.release(held.params.grant_id, "a", held.fence).await;
+    assert_eq!(late, FreeOutcome::Superseded);
+    let freed = client.release(waits.params.grant_id, "a", fence).await;
+    assert_eq!(freed, FreeOutcome::Released);
     assert_eq!(client.row("a").await.grant_id, None);
     // A grant that has expired is not passed on by its release.
     let held = client.hold("a").await;
     client.wait("a").await;
     client.expire_grants().await;
-    let freed = client.release(held.ask.grant_id, "a", held.fence).await;
-    assert_eq!(freed, Freed::Expired);
+    let freed = client.release(held.params.grant_id, "a", held.fence).await;
+    assert_eq!(freed, FreeOutcome::Expired);
     client.check().await;
 }
 
 pub(crate) async fn a_batch_of_releases_passes_on<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
-    let mut asks = Vec::new();
+    let mut all = Vec::new();
     for name in ["a", "b", "c"] {
         let held = client.hold(name).await;
-        asks.push(ReleaseAsk {
+        all.push(ReleaseParams {
             name: named(name),
-            grant_id: held.ask.grant_id,
+            grant_id: held.params.grant_id,
             fence: held.fence,
             was_queued: false,
         });
     }
     let waits = client.wait("b").await;
-    let freed = client.conn.lease_release(&asks).await.unwrap();
-    assert_eq!(freed, [Freed::Released, passed_to(&waits), Freed::Released]);
-    assert_eq!(client.look(&waits).await, Looked::Granted);
+    let freed = client.conn.lease_release(&all).await.unwrap();
+    assert_eq!(
+        freed,
+        [
+            FreeOutcome::Released,
+            passed_to(&waits),
+            FreeOutcome::Released
+        ]
+    );
+    assert_eq!(client.look(&waits).await, LookOutcome::Granted);
     for name in ["a", "c"] {
         assert_eq!(client.row(name).await.grant_id, None);
     }
-    let freed = client.conn.lease_release(&asks).await.unwrap();
-    assert_eq!(freed, [Freed::WasFree, Freed::Superseded, Freed::WasFree]);
+    let freed = client.conn.lease_release(&all).await.unwrap();
+    assert_eq!(
+        freed,
+        [
+            FreeOutcome::WasFree,
+            FreeOutcome::Superseded,
+            FreeOutcome::WasFree
+        ]
+    );
     client.check().await;
 }
 
@@ -82,13 +96,13 @@ async fn free_with_a_waiter<P: Place>(client: &mut Client<P>) -> Waits {
     client.hold("a").await;
     let held = client.hold("b").await;
     let waits = client.wait("a").await;
-    client.release(held.ask.grant_id, "b", held.fence).await;
+    client.release(held.params.grant_id, "b", held.fence).await;
     client.expire_grants().await;
     waits
 }
 
-fn takes(barging: bool) -> Vec<TakeAsk> {
-    let take = |name| TakeAsk {
+fn takes(barging: bool) -> Vec<TakeParams> {
+    let take = |name| TakeParams {
         name: named(name),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
@@ -104,16 +118,16 @@ pub(crate) async fn a_take_overtakes_no_waiter<P: Place>(place: &P) {
     let waits = free_with_a_waiter(&mut client).await;
     let taken = client.conn.lease_take_free(&takes(false)).await.unwrap();
     assert!(
-        matches!(&taken[0], Taken::Busy(Some(row)) if row.is_orphaned()),
+        matches!(&taken[0], TakeOutcome::Busy(Some(row)) if row.is_orphaned()),
         "{taken:?}"
     );
-    assert!(matches!(taken[1], Taken::Granted { .. }), "{taken:?}");
+    assert!(matches!(taken[1], TakeOutcome::Granted { .. }), "{taken:?}");
     let taken = client.take("a", false).await;
     assert!(
-        matches!(&taken, Taken::Busy(Some(row)) if row.is_of(waits.ask.grant_id) && row.is_live()),
+        matches!(&taken, TakeOutcome::Busy(Some(row)) if row.is_of(waits.params.grant_id) && row.is_live()),
         "passed on to the waiter: {taken:?}"
     );
-    assert_eq!(client.look(&waits).await, Looked::Granted);
+    assert_eq!(client.look(&waits).await, LookOutcome::Granted);
 }
 
 pub(crate) async fn a_take_gets_a_name_whose_waiters_have_died<P: Place>(place: &P) {
@@ -121,8 +135,8 @@ pub(crate) async fn a_take_gets_a_name_whose_waiters_have_died<P: Place>(place: 
     let waits = free_with_a_waiter(&mut client).await;
     client.expire().await;
     let taken = client.take("a", false).await;
-    assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
-    assert_eq!(client.look(&waits).await, Looked::Gone);
+    assert!(matches!(taken, TakeOutcome::Granted { .. }), "{taken:?}");
+    assert_eq!(client.look(&waits).await, LookOutcome::Gone);
     client.check().await;
 }
 
@@ -130,25 +144,25 @@ pub(crate) async fn a_barging_take_does<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let waits = free_with_a_waiter(&mut client).await;
     let taken = client.take("a", true).await;
-    assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
+    assert!(matches!(taken, TakeOutcome::Granted { .. }), "{taken:?}");
     let taken = client.take("a", true).await;
     assert!(
-        matches!(taken, Taken::Busy(Some(_))),
+        matches!(taken, TakeOutcome::Busy(Some(_))),
         "it is held: {taken:?}"
     );
     client.expire_grants().await;
-    let mut asks = takes(false);
-    asks[0].barging = true;
-    let taken = client.conn.lease_take(&asks).await.unwrap();
-    let [Taken::Granted { fence }, Taken::Granted { .. }] = taken[..] else {
+    let mut all = takes(false);
+    all[0].barging = true;
+    let taken = client.conn.lease_take(&all).await.unwrap();
+    let [TakeOutcome::Granted { fence }, TakeOutcome::Granted { .. }] = taken[..] else {
         panic!("{taken:?}");
     };
     assert_eq!(client.row("a").await.waiters, 1);
     // The waiter comes after it.
-    let freed = client.release(asks[0].grant_id, "a", fence).await;
+    let freed = client.release(all[0].grant_id, "a", fence).await;
     assert_eq!(freed, passed_to(&waits));
     assert!(
-        matches!(client.confirm(&waits).await, Confirmed::Held { fence: next, .. } if next > fence)
+        matches!(client.confirm(&waits).await, ConfirmOutcome::Held { fence: next, .. } if next > fence)
     );
 }
 
@@ -170,7 +184,7 @@ pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {
     assert_eq!(cleaned.removed, 2);
     for (name, waits) in &waiters {
         // It has its turn.
-        assert_eq!(client.row(name).await.grant_id, Some(waits.ask.grant_id));
+        assert_eq!(client.row(name).await.grant_id, Some(waits.params.grant_id));
     }
     client.check().await;
 }
@@ -194,7 +208,7 @@ pub(crate) async fn a_name_whose_waiters_are_dead_is_cleaned<P: Place>(place: &P
     client.age().await;
     let cleaned = client.conn.lock_clean(b"", 10).await.unwrap();
     assert_eq!((cleaned.removed, client.rows().await), (2, 1));
-    assert_eq!(client.row("c").await.grant_id, Some(waits.ask.grant_id));
+    assert_eq!(client.row("c").await.grant_id, Some(waits.params.grant_id));
     client.check().await;
 }
 

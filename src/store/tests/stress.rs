@@ -81,13 +81,13 @@ async fn client<P: Place>(place: P, campaign: Arc<Campaign>) -> Vec<Granted> {
     let mut granted = Vec::new();
     while campaign.goes_on() {
         let n = rand::rng().random_range(0..NAMES.len());
-        let ask = client.ask(NAMES[n]);
+        let params = client.ask(NAMES[n]);
         let asked = Instant::now();
-        let (fence, position) = match late.passes_on(client.try_join(&ask)).await {
-            Some(Joined::Granted { fence }) => (fence, None),
-            Some(Joined::Queued { position, .. }) => {
+        let (fence, position) = match late.passes_on(client.try_join(&params)).await {
+            Some(JoinOutcome::Granted { fence }) => (fence, None),
+            Some(JoinOutcome::Queued { position, .. }) => {
                 let waits = Waits {
-                    ask: ask.clone(),
+                    params: params.clone(),
                     position,
                 };
                 let leaves = rand::rng().random_bool(0.15);
@@ -114,9 +114,9 @@ async fn client<P: Place>(place: P, campaign: Arc<Campaign>) -> Vec<Granted> {
         }
         assert!(holders[n].swap(false, Ordering::SeqCst));
         loop {
-            let freed = client.try_release(ask.grant_id, NAMES[n], fence);
+            let freed = client.try_release(params.grant_id, NAMES[n], fence);
             match late.passes_on(freed).await {
-                Some(Freed::Released | Freed::Passed(_)) => break,
+                Some(FreeOutcome::Released | FreeOutcome::Passed(_)) => break,
                 None => {}
                 other => panic!("{other:?}"),
             }
@@ -133,7 +133,7 @@ async fn turn<P: Place>(
     leaves: bool,
     late: &Late,
 ) -> Option<i64> {
-    let name = waits.ask.name.as_str();
+    let name = waits.params.name.as_str();
     let began = Instant::now();
     // Its turn may have come before the answer of the join did.
     let mut waited = asked;
@@ -152,26 +152,26 @@ async fn turn<P: Place>(
         let now = Instant::now();
         let looked = client.look(waits).await;
         // The window began after the last look that found it waiting.
-        if matches!(looked, Looked::Waiting { .. }) {
+        if matches!(looked, LookOutcome::Waiting { .. }) {
             waited = now;
         }
         match looked {
-            Looked::Granted => match client.try_confirm(waits).await {
-                Some(Confirmed::Held { fence, .. }) => return Some(fence),
+            LookOutcome::Granted => match client.try_confirm(waits).await {
+                Some(ConfirmOutcome::Held { fence, .. }) => return Some(fence),
                 None => {}
-                Some(Confirmed::Gone) => {
+                Some(ConfirmOutcome::Gone) => {
                     late.lost(waited);
                     return None;
                 }
             },
-            Looked::Waiting {
+            LookOutcome::Waiting {
                 is_orphaned: true, ..
             } => {
                 let orphaned = client.try_pass(name, PassWhy::Orphaned);
                 late.passes_on(orphaned).await;
             }
-            Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
-            Looked::Gone => {
+            LookOutcome::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+            LookOutcome::Gone => {
                 late.lost(waited);
                 return None;
             }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use super::fault::Fault;
 use super::permit::PermitStore;
-use super::queue::{PassAsk, PassWhy, QueueStore};
+use super::queue::{PassParams, PassWhy, QueueStore};
 use crate::model::Name;
 
 /// The verbs for cleaning.
@@ -40,11 +40,11 @@ pub(crate) async fn clear(
     has_permits: bool,
 ) -> Result<(), Fault> {
     let why = PassWhy::Orphaned;
-    let ask = PassAsk { name, why };
+    let params = PassParams { name, why };
     if has_permits {
-        store.permit_pass(&ask).await?;
+        store.permit_pass(&params).await?;
     } else {
-        store.queue_pass(&ask).await?;
+        store.queue_pass(&params).await?;
     }
     Ok(())
 }

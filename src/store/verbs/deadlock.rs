@@ -1,4 +1,4 @@
-//! The search for deadlocks: the verbs, with their asks and outcomes.
+//! The search for deadlocks: the verbs, with their parameters and outcomes.
 //!
 //! Only an owner that waits can be in a circle of waits. So when a waiter of a named owner joins a queue, its client
 //! tells which grants the owner holds: a row in `rowlock_waiting_owner` for each, until the wait is over. A row whose
@@ -14,20 +14,20 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::LookAsk;
+use super::queue::LookParams;
 use crate::model::{Blocked, Name};
 
 /// The verbs of the search.
 #[async_trait]
 pub(crate) trait DeadlockStore {
     /// Tells which grants the owner of a waiter holds, in one transaction. It may be told again.
-    async fn deadlock_tell(&mut self, ask: &TellAsk) -> Result<(), Fault>;
+    async fn deadlock_tell(&mut self, params: &TellParams) -> Result<(), Fault>;
 
     /// The waits of these waiters are over. One transaction.
     async fn deadlock_forget(&mut self, grant_ids: &[Uuid]) -> Result<(), Fault>;
 
     /// The waiters that can be reached from these waiters, and the edges that lead to them.
-    async fn deadlock_edges(&mut self, asks: &[LookAsk]) -> Result<Vec<Edge>, Fault>;
+    async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault>;
 
     /// Removes at most `limit` rows whose waiters are gone.
     async fn deadlock_clean(&mut self, limit: u32) -> Result<(), Fault>;
@@ -38,9 +38,9 @@ pub(crate) trait DeadlockStore {
 pub(crate) const PAGE: usize = 500;
 
 #[derive(Debug, Clone)]
-pub(crate) struct TellAsk {
+pub(crate) struct TellParams {
     /// The waiter.
-    pub(crate) waiter: LookAsk,
+    pub(crate) waiter: LookParams,
     pub(crate) owner: String,
     /// The grants that its owner holds.
     pub(crate) held: Vec<Uuid>,

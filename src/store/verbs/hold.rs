@@ -1,4 +1,5 @@
-//! What a holder changes in its own lease, besides renewing and releasing it: the verbs, with their asks and outcomes.
+//! What a holder changes in its own lease, besides renewing and releasing it: the verbs, with their parameters and
+//! outcomes.
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use crate::model::Name;
 pub(crate) trait HoldStore {
     /// Gives a live grant the fence `max(previous + 1, at_least)`, and returns it. A second sending
     /// raises it once more. The commit is durable.
-    async fn hold_raise(&mut self, ask: &RaiseAsk) -> Result<Held<i64>, Fault>;
+    async fn hold_raise(&mut self, params: &RaiseParams) -> Result<HoldOutcome<i64>, Fault>;
 
     /// Gives the row of a live lease to the reservation: a grant without a guard, which expires after `time`. So a
     /// late renewal or release of the first grant changes nothing. A lock of a session leaves the session. A second
     /// sending finds the reservation, also one that has run out, and gives it no more time. (A permit is its own
     /// reservation: there a first sending that comes after the second gives it once more.) The commit is durable.
-    async fn hold_run_out(&mut self, ask: &RunOutAsk) -> Result<Held<()>, Fault>;
+    async fn hold_run_out(&mut self, params: &RunOutParams) -> Result<HoldOutcome<()>, Fault>;
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct RaiseAsk {
+pub(crate) struct RaiseParams {
     /// The name of the row.
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
@@ -31,7 +32,7 @@ pub(crate) struct RaiseAsk {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct RunOutAsk {
+pub(crate) struct RunOutParams {
     /// The name of the row.
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
@@ -41,7 +42,7 @@ pub(crate) struct RunOutAsk {
     pub(crate) time: Duration,
 }
 
-impl RunOutAsk {
+impl RunOutParams {
     /// The reservation is another grant.
     pub(crate) fn is_reserved(&self) -> bool {
         self.reservation != self.grant_id
@@ -50,7 +51,7 @@ impl RunOutAsk {
 
 /// What became of the ask of a holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held<T> {
+pub(crate) enum HoldOutcome<T> {
     Done(T),
     /// The lease has expired, or the name no longer belongs to the grant.
     Gone,
@@ -58,7 +59,7 @@ pub(crate) enum Held<T> {
     Locked,
 }
 
-impl<T> Held<T> {
+impl<T> HoldOutcome<T> {
     /// Nothing was changed. `is_live`: the row has the grant, live.
     pub(crate) fn missed(is_live: bool) -> Self {
         if is_live { Self::Locked } else { Self::Gone }

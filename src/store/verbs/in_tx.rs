@@ -17,7 +17,7 @@ pub(crate) trait InTxStore {
     /// only one of this transaction and a takeover through another server commits.)
     ///
     /// Never waits. A transaction that is over is a fault, on every engine.
-    async fn tx_pin(&mut self, ask: &PinAsk) -> Result<Told<Pinned>, Fault>;
+    async fn tx_pin(&mut self, params: &PinParams) -> Result<TxReply<PinOutcome>, Fault>;
 
     /// In the caller's transaction: grants all of the names or none, under the next fence, and keeps their rows until
     /// that transaction ends. It grants names without a live lease and, where a version is asked for, without a newer
@@ -25,7 +25,7 @@ pub(crate) trait InTxStore {
     ///
     /// Never waits, and locks in the order of the names. Where the transaction reads from one snapshot, the snapshot
     /// is not taken before the rows are locked.
-    async fn tx_take(&mut self, asks: &[TxAsk]) -> Result<Told<TxTaken>, Fault>;
+    async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault>;
 
     /// In the caller's transaction: waits until no other transaction has the rows locked, and locks them. `None` waits
     /// as long as the server's own limit allows. When a lease is granted meanwhile, it stays with its holder: all rows
@@ -35,11 +35,11 @@ pub(crate) trait InTxStore {
 
     /// In the caller's transaction: the fence of a lock that is free, as the transaction sees it. `None` means that
     /// only [`tx_row`](Self::tx_row) tells: it has a holder, the lease of one who has gone, no row, or another kind.
-    async fn tx_version(&mut self, name: &Name) -> Result<Told<Option<i64>>, Fault>;
+    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault>;
 
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
     /// [`lock_row`](super::lock_row::LockRowStore::lock_row) does: no other connection could.)
-    async fn tx_row(&mut self, name: &Name) -> Result<Told<Option<LockRow>>, Fault>;
+    async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault>;
 
     /// Commits the caller's transaction where COMMIT alone would not tell that nothing was committed. True: it is
     /// committed, and another one, an empty one, is open. False: the caller commits.
@@ -50,12 +50,12 @@ pub(crate) trait InTxStore {
 
 /// The answer of a verb in a caller's transaction, and the id of that transaction's database.
 #[derive(Debug)]
-pub(crate) struct Told<T> {
+pub(crate) struct TxReply<T> {
     pub(crate) database: Option<Uuid>,
     pub(crate) found: T,
 }
 
-impl From<Option<(Uuid, Option<i64>)>> for Told<Option<i64>> {
+impl From<Option<(Uuid, Option<i64>)>> for TxReply<Option<i64>> {
     fn from(columns: Option<(Uuid, Option<i64>)>) -> Self {
         Self {
             database: columns.map(|columns| columns.0),
@@ -80,7 +80,7 @@ pub(crate) type ToldColumns = (
     Option<i64>,
 );
 
-impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
+impl From<Option<ToldColumns>> for TxReply<Option<LockRow>> {
     fn from(columns: Option<ToldColumns>) -> Self {
         let Some((
             id,
@@ -125,7 +125,7 @@ impl From<Option<ToldColumns>> for Told<Option<LockRow>> {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct PinAsk {
+pub(crate) struct PinParams {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     pub(crate) by: PinBy,
@@ -141,7 +141,7 @@ pub(crate) enum PinBy {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pinned {
+pub(crate) enum PinOutcome {
     /// The lease is live. No other holder takes it over before the transaction ends, or the transaction cannot commit.
     Live,
     /// The lease has expired.
@@ -155,7 +155,7 @@ pub(crate) enum Pinned {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct TxAsk {
+pub(crate) struct TxParams {
     pub(crate) name: Name,
     /// Grant only if this is still the fence of the last grant.
     pub(crate) version: Option<i64>,
@@ -167,7 +167,7 @@ pub(crate) struct TxAsk {
 }
 
 /// How many microseconds the fence of a row may be ahead of the database's clock, because fences were reserved
-/// ([`ConfirmAsk`](super::queue::ConfirmAsk)).
+/// ([`ConfirmParams`](super::queue::ConfirmParams)).
 ///
 /// After a rollback the row has its old fence again. The next transaction must get another one, so it waits until the
 /// clock has passed the row's fence, and takes the clock. A fence that is further ahead was not reserved: there is no

@@ -1,4 +1,4 @@
-//! Leases: the verbs that a lane sends, with their asks and outcomes.
+//! Leases: the verbs that a lane sends, with their parameters and outcomes.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::lock_row::RowAsk;
+use super::lock_row::RowAction;
 use super::permit::PermitStore;
 use super::quarantine::QuarantineStore;
-use super::queue::{PassAsk, PassWhy, QueueStore};
-use super::release::{Freed, ReleaseAsk};
+use super::queue::{PassParams, PassWhy, QueueStore};
+use super::release::{FreeOutcome, ReleaseParams};
 use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
 use super::{Store, permit};
@@ -25,51 +25,52 @@ pub(crate) trait LeaseStore:
     /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging),
     /// under the next fence: `max(previous + 1, microseconds of the clock)`.
     ///
-    /// One outcome per ask, in the order of the asks. A name that is held or has waiters, or whose row another
+    /// One outcome for each, in their order. A name that is held or has waiters, or whose row another
     /// transaction has locked, is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this
     /// ask took it. While the database is in [quarantine](super::quarantine), every other name is `Quarantined`.
-    async fn lease_take(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault> {
-        let taken = self.lease_take_free(asks).await?;
-        self.lease_take_freed(asks, taken).await
+    async fn lease_take(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+        let taken = self.lease_take_free(all).await?;
+        self.lease_take_freed(all, taken).await
     }
 
     /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_free`](Self::lease_take_free)
     /// has left alone, and asks for these again.
     async fn lease_take_freed(
         &mut self,
-        asks: &[TakeAsk],
-        mut taken: Vec<Taken>,
-    ) -> Result<Vec<Taken>, Fault> {
-        let left: Vec<LeftBehind> = taken.iter().filter_map(Taken::left_behind).collect();
+        all: &[TakeParams],
+        mut taken: Vec<TakeOutcome>,
+    ) -> Result<Vec<TakeOutcome>, Fault> {
+        let left: Vec<LeftBehind> = taken.iter().filter_map(TakeOutcome::left_behind).collect();
         if !left.is_empty() {
             self.session_reclaim(&left).await?;
-            self.lease_take_again(asks, &mut taken, |taken| taken.left_behind().is_some())
+            self.lease_take_again(all, &mut taken, |taken| taken.left_behind().is_some())
                 .await?;
         }
         let mut is_any_orphaned = false;
-        let orphaned = |(ask, taken): &(&TakeAsk, &Taken)| taken.is_orphaned() && !ask.barging;
-        for (ask, _) in asks.iter().zip(&taken).filter(orphaned) {
+        let orphaned =
+            |(params, taken): &(&TakeParams, &TakeOutcome)| taken.is_orphaned() && !params.barging;
+        for (params, _) in all.iter().zip(&taken).filter(orphaned) {
             is_any_orphaned = true;
-            let name = ask.name.clone();
+            let name = params.name.clone();
             let why = PassWhy::Orphaned;
-            self.queue_pass(&PassAsk { name, why }).await?;
+            self.queue_pass(&PassParams { name, why }).await?;
         }
         if is_any_orphaned {
-            self.lease_take_again(asks, &mut taken, Taken::is_orphaned)
+            self.lease_take_again(all, &mut taken, TakeOutcome::is_orphaned)
                 .await?;
         }
         // What is left of these was skipped: a transaction has the row locked, or the session was renewed meanwhile.
         for taken in &mut taken {
             if taken.left_behind().is_some() {
-                *taken = Taken::Busy(None);
+                *taken = TakeOutcome::Busy(None);
             }
         }
-        if taken.iter().any(Taken::is_unexplained)
+        if taken.iter().any(TakeOutcome::is_unexplained)
             && let Some(left) = self.quarantine_left().await?
         {
             for taken in taken.iter_mut().filter(|taken| taken.is_unexplained()) {
                 let waiters = taken.waiters();
-                *taken = Taken::Quarantined { left, waiters };
+                *taken = TakeOutcome::Quarantined { left, waiters };
             }
         }
         Ok(taken)
@@ -78,12 +79,12 @@ pub(crate) trait LeaseStore:
     /// Sends those asks again whose outcomes are like that.
     async fn lease_take_again(
         &mut self,
-        asks: &[TakeAsk],
-        taken: &mut [Taken],
-        is_like: for<'a> fn(&'a Taken) -> bool,
+        all: &[TakeParams],
+        taken: &mut [TakeOutcome],
+        is_like: for<'a> fn(&'a TakeOutcome) -> bool,
     ) -> Result<(), Fault> {
-        let again = asks.iter().zip(&*taken).filter(|(_, taken)| is_like(taken));
-        let again: Vec<TakeAsk> = again.map(|(ask, _)| ask.clone()).collect();
+        let again = all.iter().zip(&*taken).filter(|(_, taken)| is_like(taken));
+        let again: Vec<TakeParams> = again.map(|(params, _)| params.clone()).collect();
         let outcomes = self.lease_take_free(&again).await?;
         let those = taken.iter_mut().filter(|taken| is_like(taken));
         for (taken, outcome) in those.zip(outcomes) {
@@ -94,54 +95,61 @@ pub(crate) trait LeaseStore:
 
     /// [`lease_take`](Self::lease_take), which leaves these rows alone, and answers `Busy` with them: the lock of a
     /// session that is not live, and a name with waiters and no live grant.
-    async fn lease_take_free(&mut self, asks: &[TakeAsk]) -> Result<Vec<Taken>, Fault>;
+    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault>;
 
     /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease
     /// is not revived, even if no other holder took it.
     ///
-    /// One outcome per ask, in the order of the asks.
-    async fn lease_renew(&mut self, asks: &[RenewAsk]) -> Result<Vec<Renewed>, Fault>;
+    /// One outcome for each, in their order.
+    async fn lease_renew(&mut self, all: &[RenewParams]) -> Result<Vec<RenewOutcome>, Fault>;
 
     /// Frees leases that are live and still belong to the asked grants. A name with waiters is passed on
     /// ([`queue_pass`](super::queue::QueueStore::queue_pass)), and so is the permit of a permit's name
     /// ([`permit_pass`](super::permit::PermitStore::permit_pass)). A release need not survive a crash of the server: a
     /// lost release leaves a row that expires, or that the client's next look at its session finds.
     ///
-    /// One outcome per ask, in the order of the asks.
-    async fn lease_release(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault> {
-        let is_permit = |ask: &&ReleaseAsk| ask.name.of_permit().is_some();
-        if !asks.iter().any(|ask| is_permit(&ask)) {
-            return self.lease_release_locks(asks).await;
+    /// One outcome for each, in their order.
+    async fn lease_release(&mut self, all: &[ReleaseParams]) -> Result<Vec<FreeOutcome>, Fault> {
+        let is_permit = |params: &&ReleaseParams| params.name.of_permit().is_some();
+        if !all.iter().any(|params| is_permit(&params)) {
+            return self.lease_release_locks(all).await;
         }
-        let locks: Vec<ReleaseAsk> = asks.iter().filter(|ask| !is_permit(ask)).cloned().collect();
+        let locks: Vec<ReleaseParams> = all
+            .iter()
+            .filter(|params| !is_permit(params))
+            .cloned()
+            .collect();
         let mut locks = if locks.is_empty() {
             Vec::new()
         } else {
             self.lease_release_locks(&locks).await?
         }
         .into_iter();
-        let mut freed = Vec::with_capacity(asks.len());
-        for ask in asks {
-            freed.push(match ask.name.of_permit() {
-                Some(name) => permit::release(self, name, ask.grant_id).await?,
-                None => locks.next().unwrap_or(Freed::Superseded),
+        let mut freed = Vec::with_capacity(all.len());
+        for params in all {
+            freed.push(match params.name.of_permit() {
+                Some(name) => permit::release(self, name, params.grant_id).await?,
+                None => locks.next().unwrap_or(FreeOutcome::Superseded),
             });
         }
         Ok(freed)
     }
 
     /// [`lease_release`](Self::lease_release) for names of locks.
-    async fn lease_release_locks(&mut self, asks: &[ReleaseAsk]) -> Result<Vec<Freed>, Fault>;
+    async fn lease_release_locks(
+        &mut self,
+        all: &[ReleaseParams],
+    ) -> Result<Vec<FreeOutcome>, Fault>;
 
     /// Frees leases ([`lease_release`](Self::lease_release)), then grants leases ([`lease_take`](Self::lease_take)).
     /// All names differ.
     ///
-    /// One outcome per ask, in the order of the asks.
+    /// One outcome for each, in their order.
     async fn lease_exchange(
         &mut self,
-        releases: &[ReleaseAsk],
-        takes: &[TakeAsk],
-    ) -> Result<(Vec<Freed>, Vec<Taken>), Fault> {
+        releases: &[ReleaseParams],
+        takes: &[TakeParams],
+    ) -> Result<(Vec<FreeOutcome>, Vec<TakeOutcome>), Fault> {
         let freed = self.lease_release(releases).await?;
         Ok((freed, self.lease_take(takes).await?))
     }
@@ -165,7 +173,7 @@ pub(crate) async fn force_release(
     limit: Duration,
 ) -> Result<Option<LockRow>, Fault> {
     if seen.get().is_none() {
-        let row = store.lock_row_as_it_is(name, RowAsk::Look).await?;
+        let row = store.lock_row_as_it_is(name, RowAction::Look).await?;
         let _ = seen.set(row.and_then(|row| row.grant_id));
     }
     let seen = seen.get().copied().flatten();
@@ -173,7 +181,7 @@ pub(crate) async fn force_release(
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct TakeAsk {
+pub(crate) struct TakeParams {
     pub(crate) name: Name,
     /// The id for the new grant: fresh for every acquire.
     pub(crate) grant_id: Uuid,
@@ -187,7 +195,7 @@ pub(crate) struct TakeAsk {
     pub(crate) barging: bool,
 }
 
-impl TakeAsk {
+impl TakeParams {
     /// The bytes that a session adds to a request: its id, and a longer TTL.
     pub(crate) const IN_SESSION: usize = 44;
 }
@@ -196,7 +204,7 @@ impl TakeAsk {
 pub(crate) const FOR_EVER: Duration = Duration::from_hours(24 * 365 * 1000);
 
 #[derive(Debug, Clone)]
-pub(crate) enum Taken {
+pub(crate) enum TakeOutcome {
     Granted {
         fence: i64,
     },
@@ -209,7 +217,7 @@ pub(crate) enum Taken {
     },
 }
 
-impl Taken {
+impl TakeOutcome {
     /// Not granted; with the row as it was read afterwards.
     pub(crate) fn busy(row: Option<LockRow>) -> Self {
         let tells = |row: &LockRow| {
@@ -247,7 +255,7 @@ impl Taken {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct RenewAsk {
+pub(crate) struct RenewParams {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     /// From now on, by the database's clock.
@@ -255,7 +263,7 @@ pub(crate) struct RenewAsk {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Renewed {
+pub(crate) enum RenewOutcome {
     /// The grant is live, with this much time left. When its row was locked, this is the time left before the renewal.
     Live { remaining: Duration },
     /// The name no longer belongs to this grant, or its lease has expired.

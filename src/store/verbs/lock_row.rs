@@ -20,15 +20,15 @@ pub(crate) trait LockRowStore: SessionStore + Send {
     /// The live holders of all names, by name.
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
 
-    /// The row of a name, as [`RowAsk`] wants it.
-    async fn lock_row(&mut self, name: &Name, ask: RowAsk) -> Result<Option<LockRow>, Fault> {
-        let row = self.lock_row_as_it_is(name, ask).await?;
+    /// The row of a name, as [`RowAction`] wants it.
+    async fn lock_row(&mut self, name: &Name, params: RowAction) -> Result<Option<LockRow>, Fault> {
+        let row = self.lock_row_as_it_is(name, params).await?;
         let left = row.as_ref().and_then(LockRow::left_behind);
-        let Some(left) = left.filter(|_| ask == RowAsk::Make) else {
+        let Some(left) = left.filter(|_| params == RowAction::Make) else {
             return Ok(row);
         };
         self.session_reclaim(&[left]).await?;
-        let row = self.lock_row_as_it_is(name, RowAsk::Look).await?;
+        let row = self.lock_row_as_it_is(name, RowAction::Look).await?;
         Ok(row.map(|row| LockRow {
             reclaimed: row.grant_id.is_none(),
             ..row
@@ -44,7 +44,7 @@ pub(crate) trait LockRowStore: SessionStore + Send {
     async fn lock_row_as_it_is(
         &mut self,
         name: &Name,
-        ask: RowAsk,
+        params: RowAction,
     ) -> Result<Option<LockRow>, Fault>;
 }
 
@@ -78,7 +78,7 @@ impl Forgot {
 
 /// How to get the row of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowAsk {
+pub(crate) enum RowAction {
     /// Read it as it is.
     Look,
     /// Make it when it is missing: free, with the clock as its fence. Free it when its lease has expired, unless a

@@ -1,15 +1,14 @@
 //! The verbs that the rest of the crate sends to a database, without any engine's SQL.
 //!
 //! There is one trait per concern, in a file of its own. Each method is **one atomic decision**, documented there
-//! once: precondition, outcome, isolation, clock. Nothing here waits, or
-//! knows an engine.
+//! once: precondition, outcome, isolation, clock. Nothing here waits, or knows an engine.
 //!
 //! For every verb:
 //!
 //! - *isolation*: READ COMMITTED (SQLite: one writer at a time). A row that another transaction has locked is skipped,
 //!   never waited for, so that one long transaction cannot hold up a batch.
 //! - *clock*: the database's, read after the row is locked, never when the statement began.
-//! - *batches*: the asks of one call have different names and come sorted by name. Each ask is
+//! - *batches*: the parameters of one call have different names and come sorted by name. Each is
 //!   atomic; a call that fails may have done some of its asks.
 //! - *repeating*: every verb but `lease_force_release` may be sent again after a broken connection. A grant has its
 //!   own id, so the second sending finds the effect of the first.

@@ -1,4 +1,4 @@
-//! Read/write locks and semaphores: the verbs, with their asks and outcomes.
+//! Read/write locks and semaphores: the verbs, with their parameters and outcomes.
 //!
 //! A name of this [`Kind`] has a row in `rowlock_lock` with its `capacity` and how much of it is `used`, and never a
 //! grant. Each *permit* is a row of its own there, with a grant, an expiry or a session, and a `weight`. Its name is
@@ -26,8 +26,10 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{JoinAsk, Joined, LookAsk, Looked, PassAsk, PassWhy, Passed, QueueStore};
-use super::release::Freed;
+use super::queue::{
+    JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy, QueueStore,
+};
+use super::release::FreeOutcome;
 use crate::model::{Kind, Name, Share};
 
 /// How many waiters a verb grants permits to, at most. (PostgreSQL has this number in `V9__permit.sql`.)
@@ -42,7 +44,11 @@ pub(crate) trait PermitStore {
     ///
     /// Finds the permit or the waiter of an earlier sending, as [`queue_join`](super::queue::QueueStore::queue_join)
     /// does.
-    async fn permit_join(&mut self, ask: &JoinAsk, share: Share) -> Result<Option<Joined>, Fault>;
+    async fn permit_join(
+        &mut self,
+        params: &JoinParams,
+        share: Share,
+    ) -> Result<Option<JoinOutcome>, Fault>;
 
     /// Grants permits to the first waiters, as many as fit, each for the window; removes waiters whose sessions are
     /// not live. The permit and the waiter of the ask are removed first.
@@ -53,26 +59,29 @@ pub(crate) trait PermitStore {
     ///
     /// Passing on an [orphaned](PassWhy::Orphaned) name counts what its permits weigh, if something does not fit or no
     /// one waits: a permit may have been removed by hand.
-    async fn permit_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
+    async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault>;
 
     /// [`queue_look`](super::queue::QueueStore::queue_look) for waiters of names of this kind. A name has to be passed
     /// on when its first live waiter fits, or when a permit has expired, or its session.
-    async fn permit_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
+    async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault>;
 
     /// Changes the weight of a live permit that has the asked fence. A permit that has the asked weight already may
     /// have any fence: the answer to an earlier sending was lost. A larger weight must fit; waiters do not count. A
     /// weight above 1 that is not smaller gets a new fence, so that a late downgrade changes nothing. After a smaller
     /// weight, waiters are granted.
-    async fn permit_weigh(&mut self, ask: &WeighAsk) -> Result<Option<Weighed>, Fault>;
+    async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault>;
 
     /// Changes the capacity of a semaphore, or makes its row. Waiters are granted; permits that no longer fit are
     /// kept. Waiters that are heavier than the new capacity are removed: they would keep back all others for good.
-    async fn permit_resize(&mut self, name: &Name, capacity: u32)
-    -> Result<Option<Resized>, Fault>;
+    async fn permit_resize(
+        &mut self,
+        name: &Name,
+        capacity: u32,
+    ) -> Result<Option<ResizeOutcome>, Fault>;
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct WeighAsk {
+pub(crate) struct WeighParams {
     /// That of the lock.
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
@@ -82,7 +91,7 @@ pub(crate) struct WeighAsk {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Weighed {
+pub(crate) enum WeighOutcome {
     Done {
         fence: i64,
         /// The grant ids of the waiters that have a permit now.
@@ -97,7 +106,7 @@ pub(crate) enum Weighed {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Resized {
+pub(crate) enum ResizeOutcome {
     Done {
         /// The capacity until now. `None`: there was no row.
         before: Option<u32>,
@@ -110,13 +119,13 @@ pub(crate) enum Resized {
 /// Passes a name of this kind on. `None`: a transaction has a row locked.
 pub(crate) async fn pass_any(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
-    ask: &PassAsk,
+    params: &PassParams,
     kind: Kind,
-) -> Result<Option<Passed>, Fault> {
+) -> Result<Option<PassOutcome>, Fault> {
     if kind.has_permits() {
-        store.permit_pass(ask).await
+        store.permit_pass(params).await
     } else {
-        store.queue_pass(ask).await
+        store.queue_pass(params).await
     }
 }
 
@@ -125,8 +134,8 @@ pub(crate) async fn release(
     store: &mut (impl PermitStore + Send + ?Sized),
     name: Name,
     grant_id: Uuid,
-) -> Result<Freed, Fault> {
+) -> Result<FreeOutcome, Fault> {
     let why = PassWhy::Ended(grant_id);
-    let passed = store.permit_pass(&PassAsk { name, why }).await?;
-    Ok(Freed::from(passed))
+    let passed = store.permit_pass(&PassParams { name, why }).await?;
+    Ok(FreeOutcome::from(passed))
 }

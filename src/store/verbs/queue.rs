@@ -1,4 +1,4 @@
-//! The queue of a name: the verbs, with their asks and outcomes.
+//! The queue of a name: the verbs, with their parameters and outcomes.
 //!
 //! A waiter is a row in `rowlock_waiter`, at a position. It belongs to the session of its client: a waiter whose
 //! session has expired is passed over. The lock's row has the numbers of the queue: `waiters` (how many rows there
@@ -44,11 +44,14 @@ pub(crate) trait QueueStore {
     /// When an earlier sending of this ask was granted the name, or has a waiter, this finds it. A live grant that it
     /// finds may have been passed on to its waiter meanwhile, so this gives it the asked TTL and session, as
     /// `queue_confirm` does, and never moves its expiry back.
-    async fn queue_join(&mut self, ask: &JoinAsk) -> Result<Option<Joined>, Fault>;
+    async fn queue_join(&mut self, params: &JoinParams) -> Result<Option<JoinOutcome>, Fault>;
 
     /// Turns a grant that was passed on to this waiter into a lease, or into a lock of its session: the row expires
     /// after the asked TTL. The commit is durable.
-    async fn queue_confirm(&mut self, ask: &ConfirmAsk) -> Result<Option<Confirmed>, Fault>;
+    async fn queue_confirm(
+        &mut self,
+        params: &ConfirmParams,
+    ) -> Result<Option<ConfirmOutcome>, Fault>;
 
     /// Passes a name on to its first waiter whose session is live, and removes the waiters before it. Frees the name
     /// when there is none.
@@ -56,10 +59,10 @@ pub(crate) trait QueueStore {
     /// Does so if the row has the grant of the ask, live or expired; if its grant has expired; or if the row is free
     /// and has waiters. A waiter that leaves is removed first. The commit need not be durable: nobody holds the name
     /// before a durable confirm.
-    async fn queue_pass(&mut self, ask: &PassAsk) -> Result<Option<Passed>, Fault>;
+    async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault>;
 
     /// Looks at the rows of the names for which a client waits: one answer per ask, in their order. Locks nothing.
-    async fn queue_look(&mut self, asks: &[LookAsk]) -> Result<Vec<Looked>, Fault>;
+    async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault>;
 
     /// Whether there is a waiter with this ticket, or a row with its grant. Locks nothing.
     async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault>;
@@ -83,7 +86,7 @@ pub(crate) trait QueueStore {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct JoinAsk {
+pub(crate) struct JoinParams {
     pub(crate) name: Name,
     /// The id for the new grant: fresh for every acquire.
     pub(crate) grant_id: Uuid,
@@ -100,7 +103,7 @@ pub(crate) struct JoinAsk {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Joined {
+pub(crate) enum JoinOutcome {
     Granted {
         fence: i64,
     },
@@ -118,17 +121,17 @@ pub(crate) enum Joined {
 /// A full queue tells how long a quarantine lasts.
 pub(crate) async fn with_quarantine(
     store: &mut impl QuarantineStore,
-    joined: Option<Joined>,
-) -> Result<Option<Joined>, Fault> {
-    let Some(Joined::Full(row)) = joined else {
+    joined: Option<JoinOutcome>,
+) -> Result<Option<JoinOutcome>, Fault> {
+    let Some(JoinOutcome::Full(row)) = joined else {
         return Ok(joined);
     };
     let quarantine = store.quarantine_left().await?;
-    Ok(Some(Joined::Full(LockRow { quarantine, ..row })))
+    Ok(Some(JoinOutcome::Full(LockRow { quarantine, ..row })))
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct ConfirmAsk {
+pub(crate) struct ConfirmParams {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     /// From now on, by the database's clock.
@@ -145,14 +148,14 @@ pub(crate) struct ConfirmAsk {
 
 /// What a grant has for more than one task of its client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Reserved {
+pub(crate) struct FenceBlock {
     /// How many fences it has beside its own.
     pub(crate) count: i64,
     /// Others wait for the name already.
     pub(crate) is_awaited: bool,
 }
 
-impl Reserved {
+impl FenceBlock {
     /// The fences. `fence`: that of the row, which is the last one.
     pub(crate) fn fences(self, fence: i64) -> RangeInclusive<i64> {
         fence - self.count + 1..=fence
@@ -160,26 +163,26 @@ impl Reserved {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Confirmed {
+pub(crate) enum ConfirmOutcome {
     Held {
         /// The fence of the row now.
         fence: i64,
-        reserved: Reserved,
+        reserved: FenceBlock,
     },
     /// The window is over, or the name was never passed on to this waiter.
     Gone,
 }
 
-impl Confirmed {
+impl ConfirmOutcome {
     /// The fence of the row, how many fences were reserved, and whether others wait.
     pub(crate) fn held((fence, count, is_awaited): (i64, i64, bool)) -> Self {
-        let reserved = Reserved { count, is_awaited };
+        let reserved = FenceBlock { count, is_awaited };
         Self::Held { fence, reserved }
     }
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct PassAsk {
+pub(crate) struct PassParams {
     pub(crate) name: Name,
     pub(crate) why: PassWhy,
 }
@@ -220,24 +223,24 @@ impl PassWhy {
 
 /// What passing on did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct PassOutcome {
     /// What became of the grant of the ask.
-    pub(crate) ended: Ended,
+    pub(crate) ended: EndedGrant,
     /// The grant ids of the waiters that have the name, or permits of it, now.
     pub(crate) next: Vec<Uuid>,
 }
 
-impl Passed {
+impl PassOutcome {
     /// There was nothing to do. (A waiter was removed all the same.)
     pub(crate) const NOTHING: Self = Self {
-        ended: Ended::Nothing,
+        ended: EndedGrant::Nothing,
         next: Vec::new(),
     };
 }
 
-/// What became of the grant of a [`PassAsk`].
+/// What became of the grant of a [`PassParams`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum EndedGrant {
     /// There was no such grant.
     Nothing,
     /// It had expired.
@@ -246,7 +249,7 @@ pub(crate) enum Ended {
     Live,
 }
 
-impl Ended {
+impl EndedGrant {
     /// As the statements number it; `None`: a transaction has a row locked.
     #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn of(number: i64) -> Option<Self> {
@@ -271,7 +274,7 @@ pub(crate) trait Listener: fmt::Debug + Send {
 pub(crate) enum News {
     /// A name was passed on to the waiter of this grant id.
     Passed(Uuid),
-    /// Somebody waits for a name whose lease lingers, or will linger ([`ConfirmAsk::recall`]).
+    /// Somebody waits for a name whose lease lingers, or will linger ([`ConfirmParams::recall`]).
     Recalled(Name),
     /// The lease of a name that this client waits for ends sooner than a look has found.
     Look,
@@ -300,14 +303,14 @@ impl Ticket {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct LookAsk {
+pub(crate) struct LookParams {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     pub(crate) position: i64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Looked {
+pub(crate) enum LookOutcome {
     /// The name was passed on to this waiter.
     Granted,
     /// It waits. `is_orphaned`: the name is free, or its grant has expired. Otherwise the time that the grant has left
@@ -321,7 +324,7 @@ pub(crate) enum Looked {
 }
 
 /// Whether the name was passed on to this waiter, whether it waits, and the time that the name's grant has left.
-impl From<(bool, bool, i64)> for Looked {
+impl From<(bool, bool, i64)> for LookOutcome {
     fn from((granted, waits, left): (bool, bool, i64)) -> Self {
         match (granted, waits) {
             (true, _) => Self::Granted,

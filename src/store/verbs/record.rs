@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::lease::Renewed;
+use super::lease::RenewOutcome;
 use super::record_state::{Facts, KeptState};
 use super::time::to_micros;
 use crate::model::{Fingerprint, Outcome, RecordKey, RecordState};
@@ -52,24 +52,24 @@ pub(crate) trait RecordStore: Send {
     /// microseconds of the clock)`. After an abandoned attempt the key is bound to its request, because the new
     /// attempt does not know what the abandoned one began.
     ///
-    /// One outcome per ask, in the order of the asks.
-    async fn record_claim(&mut self, asks: &[ClaimAsk]) -> Result<Vec<Claimed>, Fault>;
+    /// One outcome for each, in their order.
+    async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault>;
 
     /// Extends the leases of running attempts. Extends an expired lease too, unless another attempt has taken over.
     ///
-    /// One outcome per ask, in the order of the asks.
-    async fn record_renew(&mut self, asks: &[KeepAsk]) -> Result<Vec<Renewed>, Fault>;
+    /// One outcome for each, in their order.
+    async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault>;
 
     /// Ends running attempts, with an outcome or by freeing their keys. A record with an open step is not freed but
     /// becomes unknown, unless the attempt knows that the step did not happen. An attempt that was not taken over may
     /// end even after its lease.
     ///
-    /// One outcome per ask, in the order of the asks.
-    async fn record_finish(&mut self, asks: &[FinishAsk]) -> Result<Vec<Finished>, Fault>;
+    /// One outcome for each, in their order.
+    async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault>;
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct ClaimAsk {
+pub(crate) struct ClaimParams {
     pub(crate) key: RecordKey,
     /// The id for the new attempt: fresh for each claim.
     pub(crate) attempt_id: Uuid,
@@ -90,7 +90,7 @@ pub(crate) struct ClaimAsk {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claimed {
+pub(crate) enum ClaimOutcome {
     /// The attempt runs. (A second sending after a broken connection gets this answer too.)
     Mine { attempt: i64 },
     /// The record is not as it was seen: look again.
@@ -100,14 +100,14 @@ pub(crate) enum Claimed {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct KeepAsk {
+pub(crate) struct KeepParams {
     pub(crate) key: RecordKey,
     pub(crate) attempt_id: Uuid,
     pub(crate) lease: Duration,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct FinishAsk {
+pub(crate) struct FinishParams {
     pub(crate) key: RecordKey,
     pub(crate) attempt_id: Uuid,
     /// [`ANY_ATTEMPT`] where only the attempt's id is known.
@@ -143,7 +143,7 @@ pub(crate) enum RecordEnd {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Finished {
+pub(crate) enum FinishOutcome {
     /// This sending or an earlier one has ended the attempt as asked.
     Ended,
     /// The attempt is no longer the running one.
@@ -224,26 +224,30 @@ impl RecordRow {
     }
 
     /// The result for an attempt that this sending did not end. The row was read with an outcome as large as the ask's
-    /// ([`FinishAsk::size`]).
-    pub(crate) fn finished(row: Option<&Self>, ask: &FinishAsk) -> Finished {
+    /// ([`FinishParams::size`]).
+    pub(crate) fn finished(row: Option<&Self>, params: &FinishParams) -> FinishOutcome {
         match row {
-            Some(row) if row.attempt_id != ask.attempt_id => Finished::Superseded,
-            Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&ask.attempt) => Finished::Superseded,
-            Some(row) => match (row.state, &ask.end) {
-                (KeptState::Running, _) => Finished::Locked,
+            Some(row) if row.attempt_id != params.attempt_id => FinishOutcome::Superseded,
+            Some(row) if ![row.attempt, ANY_ATTEMPT].contains(&params.attempt) => {
+                FinishOutcome::Superseded
+            }
+            Some(row) => match (row.state, &params.end) {
+                (KeptState::Running, _) => FinishOutcome::Locked,
                 (KeptState::Done, RecordEnd::Done { outcome, .. }) if row.has(outcome) => {
-                    Finished::Ended
+                    FinishOutcome::Ended
                 }
-                (KeptState::Free | KeptState::Unknown, RecordEnd::Free { .. }) => Finished::Ended,
+                (KeptState::Free | KeptState::Unknown, RecordEnd::Free { .. }) => {
+                    FinishOutcome::Ended
+                }
                 // A transaction may have kept another outcome: that is an end, too.
-                _ => Finished::Superseded,
+                _ => FinishOutcome::Superseded,
             },
-            None => Finished::Superseded,
+            None => FinishOutcome::Superseded,
         }
     }
 }
 
-impl FinishAsk {
+impl FinishParams {
     /// The size of the outcome in bytes; 0 without one.
     pub(crate) fn size(&self) -> usize {
         match &self.end {
@@ -253,17 +257,17 @@ impl FinishAsk {
     }
 }
 
-impl ClaimAsk {
+impl ClaimParams {
     /// The result of a claim that changed nothing.
-    pub(crate) fn missed(&self, row: Option<&RecordRow>) -> Claimed {
+    pub(crate) fn missed(&self, row: Option<&RecordRow>) -> ClaimOutcome {
         match row {
-            Some(row) if row.runs_for(self.attempt_id) => Claimed::Mine {
+            Some(row) if row.runs_for(self.attempt_id) => ClaimOutcome::Mine {
                 attempt: row.attempt,
             },
             // The record is as it was seen, and yet could not be claimed.
-            Some(row) if self.seen == Some(row.attempt) => Claimed::Locked,
-            Some(_) => Claimed::Missed,
-            None => Claimed::Locked,
+            Some(row) if self.seen == Some(row.attempt) => ClaimOutcome::Locked,
+            Some(_) => ClaimOutcome::Missed,
+            None => ClaimOutcome::Locked,
         }
     }
 }

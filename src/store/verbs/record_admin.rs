@@ -14,14 +14,14 @@ use crate::model::{Outcome, RecordKey, RecordState};
 #[async_trait]
 pub(crate) trait RecordAdminStore {
     /// Lists records in the order of their scopes and keys, without their outcomes.
-    async fn record_list(&mut self, filter: &ListAsk) -> Result<Vec<RecordRow>, Fault>;
+    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault>;
 
     /// Changes a record that has no live attempt, if it is still as it was seen. False: it is not.
-    async fn record_decide(&mut self, ask: &DecideAsk) -> Result<bool, Fault>;
+    async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault>;
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct ListAsk {
+pub(crate) struct ListParams {
     pub(crate) scope: Option<Vec<u8>>,
     /// Only records in this state by the clock: the rule of
     /// [`state_now`](super::record::RecordRow::state_now), with the number of attempts that the record itself allows.
@@ -30,7 +30,7 @@ pub(crate) struct ListAsk {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct DecideAsk {
+pub(crate) struct DecideParams {
     pub(crate) key: RecordKey,
     /// The attempt that was seen.
     pub(crate) attempt: i64,

@@ -1,8 +1,8 @@
 //! Idempotency records in the caller's transaction.
 
 use super::fault::Fault;
-use super::in_tx::Told;
-use super::record::{ClaimAsk, Claimed, FinishAsk, Finished};
+use super::in_tx::TxReply;
+use super::record::{ClaimOutcome, ClaimParams, FinishOutcome, FinishParams};
 use crate::model::Outcome;
 use async_trait::async_trait;
 
@@ -14,14 +14,18 @@ pub(crate) trait RecordInTxStore {
     /// other transactions that have claimed the key (on MySQL at most a second, its shortest wait). A failed claim
     /// leaves a transaction that has to be rolled back. (Returns the number of the attempt only where that costs
     /// nothing.)
-    async fn tx_claim(&mut self, ask: &ClaimAsk) -> Result<Told<Claimed>, Fault>;
+    async fn tx_claim(&mut self, params: &ClaimParams) -> Result<TxReply<ClaimOutcome>, Fault>;
 
     /// In the caller's transaction: keeps the outcome of its claim. Superseded: another attempt was faster, or the
     /// tables that the transaction finds by now are those of another database (the work has changed the search path).
-    async fn tx_keep(&mut self, ask: &ClaimAsk, outcome: &Outcome)
-    -> Result<Told<Finished>, Fault>;
+    async fn tx_keep(
+        &mut self,
+        params: &ClaimParams,
+        outcome: &Outcome,
+    ) -> Result<TxReply<FinishOutcome>, Fault>;
 
     /// In the caller's transaction: ends a running attempt with its outcome. A transaction that is over is a fault, on
     /// every engine.
-    async fn tx_complete(&mut self, ask: &FinishAsk) -> Result<Told<Finished>, Fault>;
+    async fn tx_complete(&mut self, params: &FinishParams)
+    -> Result<TxReply<FinishOutcome>, Fault>;
 }

@@ -3,12 +3,12 @@
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{Ended, PassAsk, PassWhy, Passed, QueueStore};
+use super::queue::{EndedGrant, PassOutcome, PassParams, PassWhy, QueueStore};
 use super::row::LockRow;
 use crate::model::Name;
 
 #[derive(Debug, Clone)]
-pub(crate) struct ReleaseAsk {
+pub(crate) struct ReleaseParams {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     pub(crate) fence: i64,
@@ -16,25 +16,25 @@ pub(crate) struct ReleaseAsk {
     pub(crate) was_queued: bool,
 }
 
-impl ReleaseAsk {
+impl ReleaseParams {
     /// Whether the row has the live grant of this ask, and waiters: only passing it on releases it.
     pub(crate) fn is_awaited(&self, row: &LockRow) -> bool {
         row.is_of(self.grant_id) && row.is_live() && row.waiters > 0
     }
 
     /// The outcome of an ask whose row was not freed. `None`: there is no row.
-    pub(crate) fn freed(&self, row: Option<&LockRow>) -> Freed {
+    pub(crate) fn freed(&self, row: Option<&LockRow>) -> FreeOutcome {
         match row {
-            Some(row) if row.is_of(self.grant_id) && row.is_live() => Freed::Locked,
-            Some(row) if row.is_of(self.grant_id) => Freed::Expired,
-            Some(row) if row.grant_id.is_none() && row.fence == self.fence => Freed::WasFree,
-            _ => Freed::Superseded,
+            Some(row) if row.is_of(self.grant_id) && row.is_live() => FreeOutcome::Locked,
+            Some(row) if row.is_of(self.grant_id) => FreeOutcome::Expired,
+            Some(row) if row.grant_id.is_none() && row.fence == self.fence => FreeOutcome::WasFree,
+            _ => FreeOutcome::Superseded,
         }
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Freed {
+pub(crate) enum FreeOutcome {
     /// The grant was held until now, and the name is free.
     Released,
     /// The grant was held until now, and the name was passed on to the waiters with these grant ids.
@@ -50,16 +50,16 @@ pub(crate) enum Freed {
 }
 
 /// What became of a grant that was to end.
-impl From<Option<Passed>> for Freed {
-    fn from(passed: Option<Passed>) -> Self {
-        let Some(Passed { ended, next }) = passed else {
+impl From<Option<PassOutcome>> for FreeOutcome {
+    fn from(passed: Option<PassOutcome>) -> Self {
+        let Some(PassOutcome { ended, next }) = passed else {
             return Self::Locked;
         };
         match ended {
-            Ended::Live if next.is_empty() => Self::Released,
-            Ended::Live => Self::Passed(next),
-            Ended::Expired => Self::Expired,
-            Ended::Nothing => Self::Superseded,
+            EndedGrant::Live if next.is_empty() => Self::Released,
+            EndedGrant::Live => Self::Passed(next),
+            EndedGrant::Expired => Self::Expired,
+            EndedGrant::Nothing => Self::Superseded,
         }
     }
 }
@@ -67,9 +67,9 @@ impl From<Option<Passed>> for Freed {
 /// Releases the grant of an ask whose name has waiters: passes the name on.
 pub(crate) async fn pass_on(
     store: &mut (impl QueueStore + Send + ?Sized),
-    ask: &ReleaseAsk,
-) -> Result<Freed, Fault> {
-    let (name, why) = (ask.name.clone(), PassWhy::Ended(ask.grant_id));
-    let passed = store.queue_pass(&PassAsk { name, why }).await?;
-    Ok(Freed::from(passed))
+    params: &ReleaseParams,
+) -> Result<FreeOutcome, Fault> {
+    let (name, why) = (params.name.clone(), PassWhy::Ended(params.grant_id));
+    let passed = store.queue_pass(&PassParams { name, why }).await?;
+    Ok(FreeOutcome::from(passed))
 }

@@ -1,4 +1,4 @@
-//! The last run of the work under a lock: the verbs, with their asks and outcomes.
+//! The last run of the work under a lock: the verbs, with their parameters and outcomes.
 //!
 //! `rowlock_run` has a row for each name of a lock under which a run was recorded. Only a run under a greater fence
 //! replaces it, so a late process neither replaces nor ends the run of its successor.
@@ -20,11 +20,11 @@ pub(crate) const KEPT: Duration = Duration::from_hours(400 * 24);
 pub(crate) trait RunStore {
     /// Records that a run has begun under this live grant, with the holder of its row. Returns false when the grant is
     /// not live. A second sending finds the run.
-    async fn run_begin(&mut self, ask: &RunAsk) -> Result<bool, Fault>;
+    async fn run_begin(&mut self, params: &RunParams) -> Result<bool, Fault>;
 
     /// Records the end of a run. Returns false when there is no such run: a later one has replaced it, or it has ended
     /// before in another way.
-    async fn run_end(&mut self, ask: &RunAsk, end: &RunEnd) -> Result<bool, Fault>;
+    async fn run_end(&mut self, params: &RunParams, end: &RunEnd) -> Result<bool, Fault>;
 
     /// The last run of a name, or of all names, sorted by name.
     async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault>;
@@ -35,7 +35,7 @@ pub(crate) trait RunStore {
 
 /// A run: its lock, its grant, and its fence.
 #[derive(Debug, Clone)]
-pub(crate) struct RunAsk {
+pub(crate) struct RunParams {
     pub(crate) name: Name,
     pub(crate) grant_id: Uuid,
     pub(crate) fence: i64,

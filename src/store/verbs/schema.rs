@@ -19,7 +19,7 @@ pub(crate) trait SchemaStore {
     }
 
     /// The applied migrations, oldest first; `None` when there is no history table.
-    async fn schema_history(&mut self) -> Result<Option<Vec<Applied>>, Fault>;
+    async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault>;
 
     /// Reads no row of the table that has the name of rowlock's lock table: fails when there is none.
     async fn find_lock_table(&mut self) -> Result<(), Fault>;
@@ -67,13 +67,13 @@ pub(crate) struct Server {
 
 /// A row of the history table.
 #[derive(Debug, Clone)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedMigration {
     pub(crate) version: i32,
     pub(crate) name: String,
     pub(crate) checksum: String,
 }
 
-impl From<(i32, String, String)> for Applied {
+impl From<(i32, String, String)> for AppliedMigration {
     fn from((version, name, checksum): (i32, String, String)) -> Self {
         Self {
             version,

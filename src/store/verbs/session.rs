@@ -1,4 +1,4 @@
-//! Sessions: the verbs, with their asks and outcomes.
+//! Sessions: the verbs, with their parameters and outcomes.
 //!
 //! A session is a row with an expiry. A lock of a session has no expiry of its own: it is free when its session has
 //! ended.
@@ -26,7 +26,7 @@ use crate::model::{Error, Name, SessionInfo};
 pub(crate) trait SessionStore {
     /// Opens a session. It is sent once: a second sending has another id, so that a late one opens no session that has
     /// ended. (It opens one without locks, which expires.)
-    async fn session_open(&mut self, ask: &OpenAsk) -> Result<(), Fault>;
+    async fn session_open(&mut self, params: &OpenParams) -> Result<(), Fault>;
 
     /// Extends a session that is live. An expiry never moves back. An expired session is not revived. `None`: it has
     /// expired or ended.
@@ -66,7 +66,7 @@ pub(crate) trait SessionStore {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct OpenAsk {
+pub(crate) struct OpenParams {
     /// Fresh for every sending.
     pub(crate) id: Uuid,
     pub(crate) ttl: Duration,

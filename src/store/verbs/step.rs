@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::record::Finished;
+use super::record::FinishOutcome;
 use crate::model::{Outcome, RecordKey};
 
 /// The verbs for steps. They follow the rules of those for [records](super::record).
@@ -15,22 +15,22 @@ use crate::model::{Outcome, RecordKey};
 pub(crate) trait StepStore {
     /// Begins a step, unless it was finished in this or an earlier attempt. A step that must not be repeated becomes
     /// the open step of the record, unless a later beginning is open. (An earlier beginning is over.)
-    async fn step_begin(&mut self, ask: &StepAsk) -> Result<StepBegun, Fault>;
+    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault>;
 
     /// Keeps the result of a step, or that it did not happen. Closes the open step if that is this beginning or an
     /// earlier one: a late sending does not close the same step begun again.
     async fn step_finish(
         &mut self,
-        ask: &StepAsk,
+        params: &StepParams,
         outcome: Option<&Outcome>,
-    ) -> Result<Finished, Fault>;
+    ) -> Result<FinishOutcome, Fault>;
 
     /// The finished steps of a record, oldest first.
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault>;
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct StepAsk {
+pub(crate) struct StepParams {
     pub(crate) key: RecordKey,
     pub(crate) attempt_id: Uuid,
     pub(crate) attempt: i64,
@@ -67,17 +67,17 @@ pub(crate) type StepLook = (
     Option<Vec<u8>>,
 );
 
-impl StepAsk {
+impl StepParams {
     /// Why a step could not be opened.
     pub(crate) fn not_begun(&self, look: Option<StepLook>) -> StepBegun {
         self.seen(look).unwrap_or(StepBegun::Locked)
     }
 
     /// Why a step could not be settled.
-    pub(crate) fn not_settled(look: Option<&StepLook>) -> Finished {
+    pub(crate) fn not_settled(look: Option<&StepLook>) -> FinishOutcome {
         match look {
-            Some((true, ..)) => Finished::Locked,
-            _ => Finished::Superseded,
+            Some((true, ..)) => FinishOutcome::Locked,
+            _ => FinishOutcome::Superseded,
         }
     }
 

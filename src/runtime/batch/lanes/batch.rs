@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
 use crate::model::{Error, Moment, RecordError};
-use crate::runtime::batch::job::{Answered, Batch, Job, Next, Rank};
+use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank};
 
 impl Lane {
     /// Executes the jobs of a batch.
@@ -98,7 +98,7 @@ impl Lane {
             // The connection works again.
             self.trouble.calm();
             let took = sent.elapsed();
-            return self.settle(statement.settle(Answered { sent, took }));
+            return self.settle(statement.settle(AnswerTime { sent, took }));
         };
         let (jobs, followers) = statement.into_jobs();
         let mut then = Vec::new();

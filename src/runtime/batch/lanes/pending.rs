@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::place;
-use super::place::Place;
+use super::place::BatchSlots;
 use super::room::{MAX_BATCH, Room};
 use crate::model::{Moment, Subject};
 use crate::runtime::base::backoff;
-use crate::runtime::batch::head::{Head, Manner};
+use crate::runtime::batch::head::{JobHead, Manner};
 use crate::runtime::batch::job::{AnyTask, Job};
 use crate::store::driver::request::RequestLimit;
 
@@ -83,7 +83,7 @@ impl Pending {
 
     /// The jobs that have to be done before the lane ends. (A vigil is none: the effect that it undoes may never
     /// arrive.)
-    fn to_do(&self) -> impl Iterator<Item = &Head> {
+    fn to_do(&self) -> impl Iterator<Item = &JobHead> {
         let later = self.later.iter().map(|(_, job)| job);
         let waiting = self.ready.iter().chain(later);
         let to_do = waiting
@@ -97,7 +97,7 @@ impl Pending {
     }
 
     /// The jobs that change something.
-    pub(super) fn duties(&self) -> impl Iterator<Item = &Head> {
+    pub(super) fn duties(&self) -> impl Iterator<Item = &JobHead> {
         self.to_do().filter(|head| head.manner != Manner::Look)
     }
 
@@ -217,7 +217,7 @@ impl Pending {
         let mut batch: Vec<Job> = Vec::new();
         let mut room = Room::of(self.limit);
         let expected = self.ready.len().min(MAX_BATCH);
-        let mut places: HashMap<Subject, Place> = HashMap::with_capacity(expected);
+        let mut places: HashMap<Subject, BatchSlots> = HashMap::with_capacity(expected);
         let mut company = usize::MAX;
         let put_off = place::put_off(&self.later);
         for mut job in std::mem::take(&mut self.ready) {

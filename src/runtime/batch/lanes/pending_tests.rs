@@ -7,15 +7,15 @@ use uuid::Uuid;
 
 use super::*;
 use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
-use crate::runtime::batch::alone::Alone;
-use crate::runtime::batch::head::{Head, Progress};
+use crate::runtime::batch::alone::ClosureVerb;
+use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::Task;
 use crate::runtime::batch::lanes::room::{MAX_BATCH, MAX_BYTES};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::release;
 use crate::store::verbs::Store;
-use crate::store::verbs::record::{FinishAsk, RecordEnd};
+use crate::store::verbs::record::{FinishParams, RecordEnd};
 use crate::store::verbs::row::LockRow;
 
 const MS: Duration = Duration::from_millis(1);
@@ -40,8 +40,8 @@ fn look(name: &str, give_up: Moment) -> (Job, Found) {
     let (reply, found) = oneshot::channel();
     let name = Name::new(name).unwrap();
     let subject = Subject::Lock(name.clone());
-    let head = Head::new(subject, "inspect", Manner::Look, Progress::until(give_up));
-    let verb = Alone {
+    let head = JobHead::new(subject, "inspect", Manner::Look, Progress::until(give_up));
+    let verb = ClosureVerb {
         verb: async move |store: &mut dyn Store| store.lock_inspect(&name).await,
         reply,
     };
@@ -49,7 +49,7 @@ fn look(name: &str, give_up: Moment) -> (Job, Found) {
 }
 
 fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
-    let ask = FinishAsk {
+    let params = FinishParams {
         key: RecordKey::new("scope", key).unwrap(),
         attempt_id: Uuid::nil(),
         attempt: 1,
@@ -59,7 +59,7 @@ fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {
             remember: MS,
         },
     };
-    Finish::task(ask, None, Progress::until(give_up)).into()
+    Finish::task(params, None, Progress::until(give_up)).into()
 }
 
 fn flush(pending: &mut Pending) -> Receiver<()> {

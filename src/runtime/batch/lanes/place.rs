@@ -8,7 +8,7 @@ use crate::runtime::batch::job::{AnyTask, Job, Rank};
 /// The jobs of a batch on one subject, while the batch is picked. A read and a claim of the same record may go
 /// together: neither waits for the other, because each caller awaits its own. All other jobs keep their order.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct BatchSlots {
     /// The index in the batch.
     read: Option<usize>,
     claim: Option<usize>,
@@ -16,7 +16,7 @@ pub(super) struct Place {
     closed: bool,
 }
 
-impl Place {
+impl BatchSlots {
     fn of(&mut self, job: &dyn AnyTask) -> Option<&mut Option<usize>> {
         match job.rank() {
             Rank::Read | Rank::LargeRead => Some(&mut self.read),

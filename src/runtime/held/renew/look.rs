@@ -1,19 +1,19 @@
 //! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for
 //! the look.
 
-use super::{MAX_PAUSE, Shared};
+use super::{MAX_PAUSE, RenewShared};
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::link::Link;
-use crate::runtime::held::session::{Renewal, Session};
+use crate::runtime::held::session::{Session, SessionRenewal};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::release::ReleaseAsk;
+use crate::store::verbs::release::ReleaseParams;
 
 /// How many grants one statement reads. Between two of them other tasks of the thread have their turn.
 const PAGE: u32 = 2_000;
 
-pub(super) async fn look(mut link: Link, shared: &Shared, target: &str) {
+pub(super) async fn look(mut link: Link, shared: &RenewShared, target: &str) {
     loop {
         let wanted = {
             let state = &mut *shared.state();
@@ -36,7 +36,7 @@ pub(super) async fn look(mut link: Link, shared: &Shared, target: &str) {
     link.close().await;
 }
 
-async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result<(), Fault> {
+async fn look_at(link: &mut Link, session: &Session, renewal: SessionRenewal) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     // A release of a caller's is answered or given up by then.
     let grace = timeout * 2;
@@ -49,9 +49,9 @@ async fn look_at(link: &mut Link, session: &Session, renewal: Renewal) -> Result
         let found = link.run("look at a session", timeout, page).await?;
         let more = u32::try_from(found.len()) == Ok(PAGE);
         let strays = session.compare(&mut look, &found, more, added, grace);
-        let free: Vec<ReleaseAsk> = strays
+        let free: Vec<ReleaseParams> = strays
             .into_iter()
-            .map(|(name, grant_id)| ReleaseAsk {
+            .map(|(name, grant_id)| ReleaseParams {
                 name,
                 grant_id,
                 fence: 0,

@@ -22,10 +22,10 @@
 //! - *More leases are held than the database can renew*: the excess is lost. The others, and every lease of a much
 //!   shorter or longer TTL, are kept. The log reports how many were lost.
 
-mod kept;
 mod login;
 pub(crate) mod look;
 mod pace;
+mod renewable;
 mod schedule;
 mod send;
 mod tally;
@@ -38,15 +38,15 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::grant::Grant;
-use super::session::{Renewal, Session};
+use super::session::{Session, SessionRenewal};
 use crate::model::{Moment, RecordKey};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::link::Link;
 use crate::store::driver::connect::Connector;
 use crate::store::driver::request::RequestLimit;
-use kept::Kept;
 use login::Login;
+use renewable::Renewable;
 use schedule::{ALONE, Schedule};
 use send::send;
 
@@ -61,11 +61,11 @@ const ANNOUNCEMENTS: usize = 1_000;
 
 /// The handle to give grants to the renewals. Dropping it ends their thread.
 #[derive(Debug)]
-pub(crate) struct Renewals(Arc<Shared>);
+pub(crate) struct Renewals(Arc<RenewShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct RenewShared {
+    state: Mutex<RenewState>,
     announce: Notify,
     renew: Notify,
     help: Notify,
@@ -73,16 +73,16 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RenewState {
     schedule: Schedule,
     /// The session whose grants have to be looked at.
-    look: Option<(Arc<Session>, Renewal)>,
+    look: Option<(Arc<Session>, SessionRenewal)>,
     /// Nothing is held any more.
     closed: bool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl RenewShared {
+    fn state(&self) -> MutexGuard<'_, RenewState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,7 +96,7 @@ impl Shared {
 
 /// The work of the renewals, for the thread that does it.
 #[derive(Debug)]
-pub(crate) struct Work(Arc<Shared>);
+pub(crate) struct Work(Arc<RenewShared>);
 
 impl Work {
     /// Renews, announces and looks, until the renewals are closed. `spare` is a second connection, for engines on
@@ -115,7 +115,7 @@ impl Work {
 impl Renewals {
     /// `limit`: that of a request to the server.
     pub(crate) fn new(limit: RequestLimit) -> (Self, Work) {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RenewShared::default());
         shared.state().schedule = Schedule::within(limit);
         (Self(Arc::clone(&shared)), Work(shared))
     }
@@ -123,21 +123,21 @@ impl Renewals {
     /// Renews and watches `grant` from now on, until it ends. (A grant in a session is not renewed by itself.)
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
         if grant.session_id().is_none() {
-            self.keep(Kept::Lease(Arc::clone(grant)));
+            self.keep(Renewable::Lease(Arc::clone(grant)));
         }
     }
 
     /// [`Self::add`] for a session.
     pub(crate) fn add_session(&self, session: &Arc<Session>) {
-        self.keep(Kept::Session(Arc::clone(session)));
+        self.keep(Renewable::Session(Arc::clone(session)));
     }
 
     /// [`Self::add`] for an attempt.
     pub(crate) fn add_record(&self, grant: &Arc<Grant<RecordKey>>) {
-        self.keep(Kept::Attempt(Arc::clone(grant)));
+        self.keep(Renewable::Attempt(Arc::clone(grant)));
     }
 
-    fn keep(&self, kept: Kept) {
+    fn keep(&self, kept: Renewable) {
         let wake = self.0.state().schedule.keep(Moment::now(), kept);
         if wake.announcer {
             self.0.announce.notify_one();
@@ -174,7 +174,7 @@ pub(crate) fn spare<C: Connector>(link: &Link) -> Option<Link> {
 }
 
 /// Announces warnings and losses in time, whatever the database does.
-async fn announce(shared: &Shared, target: &str) {
+async fn announce(shared: &RenewShared, target: &str) {
     loop {
         let now = Moment::now();
         let (next, report, is_over) = {
@@ -211,7 +211,7 @@ async fn pause(at: Option<Moment>, news: &Notify) {
     }
 }
 
-async fn renew(mut link: Link, shared: &Shared, target: &str) {
+async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
     let mut backoff = backoff::reconnect();
     // The number of failures in a row.
     let mut failures = 0;
@@ -265,7 +265,7 @@ async fn renew(mut link: Link, shared: &Shared, target: &str) {
 }
 
 /// Renews, over the spare connection, the leases that cannot wait for the statement in flight on the first one.
-async fn help(link: Option<Link>, shared: &Shared, target: &str) {
+async fn help(link: Option<Link>, shared: &RenewShared, target: &str) {
     let Some(mut link) = link else {
         return;
     };

@@ -31,14 +31,14 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::kept::Kept;
 use super::pace::{CHUNK, Pace};
-use super::tally::{Report, Tally};
+use super::renewable::Renewable;
+use super::tally::{LossReport, Tally};
 use crate::model::{Loss, Moment};
 use crate::runtime::base::backoff;
-use crate::runtime::held::grant::End;
+use crate::runtime::held::grant::GrantEnd;
 use crate::store::driver::request::RequestLimit;
-use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::lease::RenewOutcome;
 
 #[path = "turns.rs"]
 mod turns;
@@ -51,16 +51,16 @@ const MIN_BOUND: Duration = Duration::from_millis(50);
 const MAX_BOUND: Duration = Duration::from_secs(2);
 
 /// Ordered by time; the id tells equal times apart.
-type Queue = BTreeSet<(Moment, Uuid)>;
+type Moments = BTreeSet<(Moment, Uuid)>;
 
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     entries: HashMap<Uuid, Entry>,
     /// When each entry has something to announce, or an earlier moment: a renewal does not move it.
-    news: Queue,
+    news: Moments,
     /// When each entry is to be renewed, by class of TTL.
-    due: BTreeMap<u32, Queue>,
-    suspects: Queue,
+    due: BTreeMap<u32, Moments>,
+    suspects: Moments,
     /// How many entries there are of each TTL.
     ttls: BTreeMap<Duration, usize>,
     /// Whether the suspects have the next turn.
@@ -81,9 +81,9 @@ pub(super) struct Schedule {
 
 #[derive(Debug)]
 struct Entry {
-    kept: Kept,
+    kept: Renewable,
     news_at: Moment,
-    renewal: Renewal,
+    renewal: RenewalState,
     /// How often in a row its row was locked.
     locked: u32,
     /// The size of the largest chunk that may contain it: half of the one that failed.
@@ -95,7 +95,7 @@ struct Entry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Renewal {
+enum RenewalState {
     Queued(Moment),
     Suspect(Moment),
     /// It is in a chunk that was taken.
@@ -115,12 +115,12 @@ pub(super) struct Wake {
 /// The leases to renew together: one statement for locks and one for attempts.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<Renewable>,
     /// The bound of each statement.
     pub(super) bound: Duration,
 }
 
-fn is_due(queue: &Queue, now: Moment) -> bool {
+fn is_due(queue: &Moments, now: Moment) -> bool {
     queue.first().is_some_and(|(at, _)| *at <= now)
 }
 
@@ -144,7 +144,7 @@ impl Schedule {
 
     /// Adds a grant. Wakes a task only when the grant needs it before its next wake-up: most grants are released long
     /// before.
-    pub(super) fn keep(&mut self, now: Moment, kept: Kept) -> Wake {
+    pub(super) fn keep(&mut self, now: Moment, kept: Renewable) -> Wake {
         let id = kept.id();
         let news_at = kept.announce_at();
         let announcer = self.announcer.is_none_or(|at| news_at < at);
@@ -161,7 +161,7 @@ impl Schedule {
         let entry = Entry {
             kept,
             news_at,
-            renewal: Renewal::Never,
+            renewal: RenewalState::Never,
             locked: 0,
             largest: CHUNK,
             failed: 0,
@@ -170,7 +170,7 @@ impl Schedule {
         self.news.insert((news_at, id));
         self.entries.insert(id, entry);
         if let Some(at) = renew_at {
-            self.queue(id, Renewal::Queued(at));
+            self.queue(id, RenewalState::Queued(at));
         }
         let helper =
             ttl_overtakes && renew_at.is_some_and(|new| self.helper.is_none_or(|at| new < at));
@@ -182,7 +182,7 @@ impl Schedule {
     }
 
     pub(super) fn remove(&mut self, id: Uuid) {
-        self.queue(id, Renewal::Never);
+        self.queue(id, RenewalState::Never);
         let Some(entry) = self.entries.remove(&id) else {
             return;
         };
@@ -197,21 +197,21 @@ impl Schedule {
     }
 
     /// Queues the renewal of an entry.
-    fn queue(&mut self, id: Uuid, renewal: Renewal) {
+    fn queue(&mut self, id: Uuid, renewal: RenewalState) {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
         let due = self.due.entry(class(entry.kept.ttl())).or_default();
         match entry.renewal {
-            Renewal::Queued(at) => drop(due.remove(&(at, id))),
-            Renewal::Suspect(at) => drop(self.suspects.remove(&(at, id))),
-            Renewal::Sent | Renewal::Never => {}
+            RenewalState::Queued(at) => drop(due.remove(&(at, id))),
+            RenewalState::Suspect(at) => drop(self.suspects.remove(&(at, id))),
+            RenewalState::Sent | RenewalState::Never => {}
         }
         entry.renewal = renewal;
         match renewal {
-            Renewal::Queued(at) => drop(due.insert((at, id))),
-            Renewal::Suspect(at) => drop(self.suspects.insert((at, id))),
-            Renewal::Sent | Renewal::Never => {}
+            RenewalState::Queued(at) => drop(due.insert((at, id))),
+            RenewalState::Suspect(at) => drop(self.suspects.insert((at, id))),
+            RenewalState::Sent | RenewalState::Never => {}
         }
     }
 
@@ -230,7 +230,7 @@ impl Schedule {
     }
 
     /// The report for the log, if it is due; at the end always.
-    pub(super) fn report(&mut self, now: Moment, at_end: bool) -> Option<Report> {
+    pub(super) fn report(&mut self, now: Moment, at_end: bool) -> Option<LossReport> {
         self.tally.report(now, self.entries.len(), at_end)
     }
 
@@ -242,7 +242,7 @@ impl Schedule {
         entry.kept.announce(now);
         let status = entry.kept.status();
         if let Some(end) = status.end {
-            if end == End::Lost(Loss::Expired) {
+            if end == GrantEnd::Lost(Loss::Expired) {
                 self.tally.lost(now, entry.kept.leases());
             }
             return self.remove(id);
@@ -274,7 +274,13 @@ impl Schedule {
     }
 
     /// The database has answered for `kept`.
-    pub(super) fn settle(&mut self, now: Moment, kept: &Kept, outcome: Renewed, sent: Moment) {
+    pub(super) fn settle(
+        &mut self,
+        now: Moment,
+        kept: &Renewable,
+        outcome: RenewOutcome,
+        sent: Moment,
+    ) {
         kept.settle(now, outcome, sent);
         let id = kept.id();
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -298,22 +304,22 @@ impl Schedule {
         };
         let kept = &entry.kept;
         let renewal = if !kept.is_renewable(now) {
-            Renewal::Never
+            RenewalState::Never
         } else if kept.renew_at() > now {
             entry.locked = 0;
-            Renewal::Queued(kept.renew_at())
+            RenewalState::Queued(kept.renew_at())
         } else {
             // A transaction has the row locked: only this lease is put off.
             entry.locked += 1;
-            Renewal::Queued(now + backoff::again(entry.locked + 2, kept.ttl() / 10))
+            RenewalState::Queued(now + backoff::again(entry.locked + 2, kept.ttl() / 10))
         };
         self.queue(id, renewal);
     }
 
     /// Their statement failed. The other leases are next; a lease that was alone in it is put off.
-    pub(super) fn fail(&mut self, now: Moment, kept: &[Kept]) {
+    pub(super) fn fail(&mut self, now: Moment, kept: &[Renewable]) {
         self.suspects_turn = false;
-        for id in kept.iter().map(Kept::id) {
+        for id in kept.iter().map(Renewable::id) {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
@@ -324,14 +330,14 @@ impl Schedule {
             } else {
                 now
             };
-            self.queue(id, Renewal::Suspect(at));
+            self.queue(id, RenewalState::Suspect(at));
         }
     }
 
     /// They were not sent.
-    pub(super) fn put_back(&mut self, kept: &[Kept]) {
+    pub(super) fn put_back(&mut self, kept: &[Renewable]) {
         for kept in kept {
-            self.queue(kept.id(), Renewal::Queued(kept.renew_at()));
+            self.queue(kept.id(), RenewalState::Queued(kept.renew_at()));
         }
     }
 

@@ -27,7 +27,7 @@ fn a_longer_name_takes_more_of_a_request() {
         let key = RecordKey::new(scope, key).unwrap();
         let (id, exact) = (Uuid::new_v4(), ClockError::new(Duration::ZERO));
         let deadline = start + exact.trusted(TTL);
-        Kept::Attempt(Arc::new(Grant::new(key, id, 1, TTL, exact, None, deadline)))
+        Renewable::Attempt(Arc::new(Grant::new(key, id, 1, TTL, exact, None, deadline)))
     };
     assert_eq!(grant("customer:7", "order").name_len(), 15);
     let lease = Grant::new(
@@ -39,7 +39,7 @@ fn a_longer_name_takes_more_of_a_request() {
         None,
         start + TTL,
     );
-    assert_eq!(Kept::Lease(Arc::new(lease)).name_len(), 8);
+    assert_eq!(Renewable::Lease(Arc::new(lease)).name_len(), 8);
 }
 
 #[test]

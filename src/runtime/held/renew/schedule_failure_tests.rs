@@ -87,8 +87,8 @@ fn one_that_fails_alone_is_put_off_and_success_forgives() {
 fn suspects_of_one_chunk_are_alike() {
     let start = Moment::now();
     let mut it = Schedule::default();
-    let slow: Vec<Kept> = (0..3).map(|_| lease(TTL, start)).collect();
-    let fast: Vec<Kept> = (0..3)
+    let slow: Vec<Renewable> = (0..3).map(|_| lease(TTL, start)).collect();
+    let fast: Vec<Renewable> = (0..3)
         .map(|_| lease(millis(240), start + secs(10)))
         .collect();
     for kept in slow.iter().chain(&fast) {
@@ -102,7 +102,7 @@ fn suspects_of_one_chunk_are_alike() {
     it.fail(now, &slow[..2]);
     for _ in 0..4 {
         let chunk = it.chunk(now);
-        let like = |kept: &Kept| (kept.ttl(), it.entries[&kept.id()].largest);
+        let like = |kept: &Renewable| (kept.ttl(), it.entries[&kept.id()].largest);
         let first = like(&chunk.kept[0]);
         assert!(chunk.kept.iter().all(|kept| like(kept) == first));
         assert_eq!(chunk.bound, bound(first.0));

@@ -38,27 +38,27 @@ fn grant(ttl: Duration, sent: Moment, cap: Option<Moment>) -> Arc<Grant> {
     Arc::new(grant)
 }
 
-fn lease(ttl: Duration, sent: Moment) -> Kept {
-    Kept::Lease(grant(ttl, sent, None))
+fn lease(ttl: Duration, sent: Moment) -> Renewable {
+    Renewable::Lease(grant(ttl, sent, None))
 }
 
-fn ids(kept: &[Kept]) -> Vec<u128> {
+fn ids(kept: &[Renewable]) -> Vec<u128> {
     kept.iter().map(id).collect()
 }
 
-fn id(kept: &Kept) -> u128 {
+fn id(kept: &Renewable) -> u128 {
     kept.id().as_u128()
 }
 
-fn live(remaining: Duration) -> Renewed {
-    Renewed::Live { remaining }
+fn live(remaining: Duration) -> RenewOutcome {
+    RenewOutcome::Live { remaining }
 }
 
 /// A schedule of `count` leases asked for at `sent`, one nanosecond apart.
-fn crowd(count: u64, ttl: Duration, sent: Moment) -> (Schedule, Vec<Kept>) {
+fn crowd(count: u64, ttl: Duration, sent: Moment) -> (Schedule, Vec<Renewable>) {
     let mut schedule = Schedule::default();
     let nanos = |n| Duration::from_nanos(n);
-    let all: Vec<Kept> = (0..count).map(|n| lease(ttl, sent + nanos(n))).collect();
+    let all: Vec<Renewable> = (0..count).map(|n| lease(ttl, sent + nanos(n))).collect();
     for kept in &all {
         schedule.keep(sent, kept.clone());
     }
@@ -90,7 +90,7 @@ fn a_task_is_woken_only_for_what_is_earlier() {
     assert_eq!(it.keep(start, lease(TTL / 4, start)), both);
     // A lease that is not renewed is only watched.
     let cap = start + millis(2_500);
-    let short = Kept::Lease(grant(secs(3), start, Some(cap)));
+    let short = Renewable::Lease(grant(secs(3), start, Some(cap)));
     let wake = it.keep(start, short);
     assert_eq!((wake.announcer, wake.renewer), (true, false));
 }
@@ -142,7 +142,7 @@ fn warnings_and_losses_are_announced_when_they_are_due_and_counted() {
     assert!(!all[0].status().at_risk);
     // No more at once than the limit.
     assert!(it.announce(soon, 2).is_some_and(|next| next <= soon));
-    let at_risk = |all: &[Kept]| all.iter().filter(|kept| kept.status().at_risk).count();
+    let at_risk = |all: &[Renewable]| all.iter().filter(|kept| kept.status().at_risk).count();
     assert_eq!(at_risk(&all), 2);
     it.announce(soon, 2);
     assert_eq!(at_risk(&all), 3);
@@ -152,12 +152,12 @@ fn warnings_and_losses_are_announced_when_they_are_due_and_counted() {
     assert!(!all[2].status().at_risk);
     // The announcer wakes to report its counts.
     assert_eq!(it.announce(soon, 10), Some(soon + secs(1)));
-    let told = |late, lost, held| Some(Report { late, lost, held });
+    let told = |late, lost, held| Some(LossReport { late, lost, held });
     assert_eq!(it.report(soon + secs(1), false), told(3, 0, 3));
     assert_eq!(it.announce(soon + secs(1), 10), Some(start + secs(30)));
 
     it.announce(start + secs(31), 10);
-    assert_eq!(all[0].status().end, Some(End::Lost(Loss::Expired)));
+    assert_eq!(all[0].status().end, Some(GrantEnd::Lost(Loss::Expired)));
     assert_eq!(it.len(), 1);
     assert_eq!(it.report(start + secs(31), true), told(0, 2, 1));
     // It was late, then in time, and is late again.
@@ -169,13 +169,13 @@ fn warnings_and_losses_are_announced_when_they_are_due_and_counted() {
 fn the_end_of_a_cap_is_announced_and_not_counted() {
     let start = Moment::now();
     let mut it = Schedule::default();
-    let kept = Kept::Lease(grant(TTL, start, Some(start + secs(30))));
+    let kept = Renewable::Lease(grant(TTL, start, Some(start + secs(30))));
     it.keep(start, kept.clone());
     assert_eq!(it.next(), None);
     it.announce(start + secs(20), 10);
     assert!(kept.status().at_risk);
     it.announce(start + secs(30), 10);
-    assert_eq!(kept.status().end, Some(End::Lost(Loss::MaxHold)));
+    assert_eq!(kept.status().end, Some(GrantEnd::Lost(Loss::MaxHold)));
     assert_eq!(it.report(start + secs(60), true), None);
 }
 
@@ -184,7 +184,7 @@ fn what_a_cap_allows_no_more_is_not_sent() {
     let start = Moment::now();
     let mut it = Schedule::default();
     let grant = grant(TTL, start, Some(start + secs(40)));
-    let kept = Kept::Lease(Arc::clone(&grant));
+    let kept = Renewable::Lease(Arc::clone(&grant));
     it.keep(start, kept.clone());
     assert_eq!(it.next(), Some(start + secs(10)));
     // It has been confirmed up to the cap by something else meanwhile.
@@ -197,20 +197,25 @@ fn what_a_cap_allows_no_more_is_not_sent() {
 fn what_has_ended_is_not_sent() {
     let start = Moment::now();
     let (mut it, all) = crowd(3, TTL, start);
-    let Kept::Lease(grant) = &all[0] else {
+    let Renewable::Lease(grant) = &all[0] else {
         unreachable!("a lease")
     };
     grant.lose(Loss::TakenOver);
     assert_eq!(ids(&it.chunk(start + secs(11)).kept), ids(&all[1..]));
     assert_eq!(it.len(), 2);
     // An answer may report the end.
-    it.settle(start + secs(12), &all[1], Renewed::Gone, start + secs(11));
+    it.settle(
+        start + secs(12),
+        &all[1],
+        RenewOutcome::Gone,
+        start + secs(11),
+    );
     assert_eq!(it.len(), 1);
-    assert_eq!(all[1].status().end, Some(End::Lost(Loss::TakenOver)));
+    assert_eq!(all[1].status().end, Some(GrantEnd::Lost(Loss::TakenOver)));
     // Or come too late.
     it.settle(start + secs(31), &all[2], live(TTL), start + secs(11));
     assert_eq!(it.len(), 0);
-    let lost = Some(End::Lost(Loss::Expired));
+    let lost = Some(GrantEnd::Lost(Loss::Expired));
     assert_eq!(all[2].status().end, lost);
     // At the deadline it is lost, also when the renewal comes before the announcement.
     let (mut it, all) = crowd(1, TTL, start);
@@ -240,7 +245,7 @@ fn the_longest_due_come_first_and_what_is_soon_due_rides_along() {
 fn a_crowd_of_one_ttl_costs_the_others_nothing() {
     let (now, mut it, urgent, slow) = three_classes();
     // Each statement has the bound that suits its class; in the end the rest of all classes shares a statement.
-    let one = |kept: &Kept, bound| (1, kept.ttl(), bound);
+    let one = |kept: &Renewable, bound| (1, kept.ttl(), bound);
     let full = (256, secs(6), millis(1_500));
     let expected = [
         one(&urgent, millis(60)),
@@ -263,7 +268,7 @@ fn a_crowd_of_one_ttl_costs_the_others_nothing() {
 }
 
 /// A crowd of 6 s, one urgent lease and one slow one, all due at the moment that comes first.
-fn three_classes() -> (Moment, Schedule, Kept, Kept) {
+fn three_classes() -> (Moment, Schedule, Renewable, Renewable) {
     let start = Moment::now();
     let (mut it, _) = crowd(1_000, secs(6), start);
     let urgent = lease(millis(240), start + millis(2_000));
@@ -327,7 +332,7 @@ fn a_chunk_goes_into_one_request() {
 fn what_would_be_lost_before_its_answer_comes_last() {
     let start = Moment::now();
     let (mut it, all) = crowd(300, TTL, start);
-    let fresh: Vec<Kept> = (0..250).map(|_| lease(TTL, start + secs(15))).collect();
+    let fresh: Vec<Renewable> = (0..250).map(|_| lease(TTL, start + secs(15))).collect();
     for kept in &fresh {
         it.keep(start, kept.clone());
     }
@@ -378,7 +383,7 @@ fn the_announcer_looks_again_when_a_renewal_brings_the_next_warning_forward() {
     let start = Moment::now();
     let cap = start + secs(48);
     let mut it = Schedule::default();
-    let kept = Kept::Lease(grant(TTL, start, Some(cap)));
+    let kept = Renewable::Lease(grant(TTL, start, Some(cap)));
     it.keep(start, kept.clone());
     it.announce(start + secs(20), 10);
     assert!(kept.status().at_risk);

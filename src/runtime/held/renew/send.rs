@@ -3,64 +3,64 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Shared;
-use super::kept::Kept;
+use super::RenewShared;
+use super::renewable::Renewable;
 use super::schedule::Chunk;
 use crate::model::{Loss, Moment};
 use crate::runtime::batch::link::Link;
-use crate::runtime::held::grant::{Grant, Granted};
-use crate::runtime::held::session::{Renewal, Session};
+use crate::runtime::held::grant::{Grant, GrantSubject};
+use crate::runtime::held::session::{Session, SessionRenewal};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{RenewAsk, Renewed};
-use crate::store::verbs::record::KeepAsk;
+use crate::store::verbs::lease::{RenewOutcome, RenewParams};
+use crate::store::verbs::record::KeepParams;
 
 /// Renews the locks of a chunk in one statement, its attempts in another, and each session in one of its own. Each is
 /// settled by itself.
-pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Result<(), Fault> {
+pub(super) async fn send(link: &mut Link, shared: &RenewShared, chunk: Chunk) -> Result<(), Fault> {
     let (mut leases, mut attempts, mut sessions) = (Vec::new(), Vec::new(), Vec::new());
     for kept in chunk.kept {
         match kept {
-            Kept::Lease(grant) => leases.push(grant),
-            Kept::Attempt(grant) => attempts.push(grant),
-            Kept::Session(session) => sessions.push(session),
+            Renewable::Lease(grant) => leases.push(grant),
+            Renewable::Attempt(grant) => attempts.push(grant),
+            Renewable::Session(session) => sessions.push(session),
         }
     }
     let now = Moment::now();
     let leases = newest_only(leases);
-    let asks: Vec<RenewAsk> = leases
+    let all: Vec<RenewParams> = leases
         .iter()
-        .map(|grant| RenewAsk {
+        .map(|grant| RenewParams {
             name: grant.name.clone(),
             grant_id: grant.id,
             ttl: grant.renewal_ttl(now).unwrap_or_default(),
         })
         .collect();
-    let leases = leases.into_iter().map(Kept::Lease).collect();
+    let leases = leases.into_iter().map(Renewable::Lease).collect();
     let renewed = part(
         link,
         shared,
         leases,
         chunk.bound,
-        async |conn: &mut dyn Store| conn.lease_renew(&asks).await,
+        async |conn: &mut dyn Store| conn.lease_renew(&all).await,
     )
     .await;
     let attempts = newest_only(attempts);
-    let asks: Vec<KeepAsk> = attempts
+    let all: Vec<KeepParams> = attempts
         .iter()
-        .map(|grant| KeepAsk {
+        .map(|grant| KeepParams {
             key: grant.name.clone(),
             attempt_id: grant.id,
             lease: grant.ttl,
         })
         .collect();
-    let attempts = attempts.into_iter().map(Kept::Attempt).collect();
+    let attempts = attempts.into_iter().map(Renewable::Attempt).collect();
     let kept = part(
         link,
         shared,
         attempts,
         chunk.bound,
-        async |conn: &mut dyn Store| conn.record_renew(&asks).await,
+        async |conn: &mut dyn Store| conn.record_renew(&all).await,
     )
     .await;
     let mut done = renewed.and(kept);
@@ -73,26 +73,26 @@ pub(super) async fn send(link: &mut Link, shared: &Shared, chunk: Chunk) -> Resu
 /// Renews a session. Has its grants looked at, when that is due.
 async fn renew_session(
     link: &mut Link,
-    shared: &Shared,
+    shared: &RenewShared,
     session: &Arc<Session>,
     bound: Duration,
 ) -> Result<(), Fault> {
     let (id, ttl) = (session.grant.id, session.grant.ttl);
-    let kept = vec![Kept::Session(Arc::clone(session))];
+    let kept = vec![Renewable::Session(Arc::clone(session))];
     let mut forced = None;
     part(link, shared, kept, bound, async |conn: &mut dyn Store| {
         let renewed = conn.session_renew(id, ttl).await?;
         forced = renewed.map(|renewed| renewed.forced);
-        let outcome = renewed.map_or(Renewed::Gone, |renewed| Renewed::Live {
+        let outcome = renewed.map_or(RenewOutcome::Gone, |renewed| RenewOutcome::Live {
             remaining: renewed.remaining,
         });
         Ok(vec![outcome])
     })
     .await?;
     let connection = link.number();
-    let renewal = forced.map(|forced| Renewal { forced, connection });
+    let renewal = forced.map(|forced| SessionRenewal { forced, connection });
     let now = Moment::now();
-    let is_due = |renewal: &Renewal| session.is_look_due(*renewal, now);
+    let is_due = |renewal: &SessionRenewal| session.is_look_due(*renewal, now);
     if let Some(renewal) = renewal.filter(is_due) {
         session.await_look(now);
         shared.state().look = Some((Arc::clone(session), renewal));
@@ -104,10 +104,10 @@ async fn renew_session(
 /// Sends one statement and settles its leases.
 pub(super) async fn part(
     link: &mut Link,
-    shared: &Shared,
-    kept: Vec<Kept>,
+    shared: &RenewShared,
+    kept: Vec<Renewable>,
     bound: Duration,
-    verb: impl AsyncFnOnce(&mut dyn Store) -> Result<Vec<Renewed>, Fault>,
+    verb: impl AsyncFnOnce(&mut dyn Store) -> Result<Vec<RenewOutcome>, Fault>,
 ) -> Result<(), Fault> {
     if kept.is_empty() {
         return Ok(());
@@ -142,7 +142,9 @@ pub(super) async fn part(
 }
 
 /// Sorts by name. Of two grants of one name it drops the older one, which is lost and does not know it yet.
-pub(super) fn newest_only<K: Granted + Ord>(mut due: Vec<Arc<Grant<K>>>) -> Vec<Arc<Grant<K>>> {
+pub(super) fn newest_only<K: GrantSubject + Ord>(
+    mut due: Vec<Arc<Grant<K>>>,
+) -> Vec<Arc<Grant<K>>> {
     due.sort_by(|a, b| a.name.cmp(&b.name).then(b.fence().cmp(&a.fence())));
     due.dedup_by(|older, newest| {
         let same = older.name == newest.name;

@@ -17,7 +17,7 @@ pub(super) struct Tally {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct LossReport {
     /// How many leases have a third of their time left without a confirmed renewal.
     pub(super) late: usize,
     /// How many leases were lost.
@@ -43,13 +43,13 @@ impl Tally {
         self.since.map(|since| since + SPAN)
     }
 
-    pub(super) fn report(&mut self, now: Moment, held: usize, at_once: bool) -> Option<Report> {
+    pub(super) fn report(&mut self, now: Moment, held: usize, at_once: bool) -> Option<LossReport> {
         let due = self.due()?;
         if now < due && !at_once {
             return None;
         }
         let told = std::mem::take(self);
-        Some(Report {
+        Some(LossReport {
             late: told.late,
             lost: told.lost,
             held,
@@ -72,7 +72,7 @@ mod tests {
         tally.lost(start + SPAN / 2, 1);
         assert_eq!(tally.due(), Some(second));
         assert_eq!(tally.report(start + SPAN / 2, 9, false), None);
-        let told = Report {
+        let told = LossReport {
             late: 2,
             lost: 1,
             held: 9,

@@ -6,18 +6,18 @@ use super::schedule::Chunk;
 use super::send::part;
 use super::*;
 use crate::model::{ClockError, FaultKind, Loss, Name};
-use crate::runtime::held::grant::Granted;
+use crate::runtime::held::grant::GrantSubject;
 use crate::store::sqlite::Sqlite;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
 
 /// A test that waits longer than this has failed.
 const LONG: Duration = Duration::from_secs(20);
 
 struct House {
     dir: tempfile::TempDir,
-    shared: Arc<Shared>,
+    shared: Arc<RenewShared>,
 }
 
 impl House {
@@ -46,7 +46,7 @@ impl House {
 
     /// A lease of this TTL that is due for renewal at once.
     async fn lease(&self, name: &str, ttl: Duration) -> Arc<Grant> {
-        let ask = TakeAsk {
+        let params = TakeParams {
             name: Name::new(name).unwrap(),
             grant_id: Uuid::new_v4(),
             ttl,
@@ -55,16 +55,25 @@ impl House {
             barging: false,
         };
         let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
-        let taken = conn.lease_take(std::slice::from_ref(&ask)).await.unwrap();
-        let [Taken::Granted { fence }] = taken[..] else {
+        let taken = conn
+            .lease_take(std::slice::from_ref(&params))
+            .await
+            .unwrap();
+        let [TakeOutcome::Granted { fence }] = taken[..] else {
             panic!("{taken:?}")
         };
-        let grant = grant(ask.name, ask.grant_id, fence, ttl, Moment::now() + ttl / 2);
-        self.keep(Kept::Lease(Arc::clone(&grant)));
+        let grant = grant(
+            params.name,
+            params.grant_id,
+            fence,
+            ttl,
+            Moment::now() + ttl / 2,
+        );
+        self.keep(Renewable::Lease(Arc::clone(&grant)));
         grant
     }
 
-    fn keep(&self, kept: Kept) {
+    fn keep(&self, kept: Renewable) {
         self.shared.state().schedule.keep(Moment::now(), kept);
     }
 
@@ -74,7 +83,7 @@ impl House {
     }
 }
 
-fn grant<K: Granted + Clone>(
+fn grant<K: GrantSubject + Clone>(
     name: K,
     id: Uuid,
     fence: i64,
@@ -96,7 +105,7 @@ async fn the_announcer_tells_what_is_lost_before_it_ends() {
     let past = Moment::now();
     let name = Name::new("a").unwrap();
     let lost = grant(name, Uuid::new_v4(), 1, LONG, past);
-    house.keep(Kept::Lease(Arc::clone(&lost)));
+    house.keep(Renewable::Lease(Arc::clone(&lost)));
     house.shared.state().closed = true;
     announce(&house.shared, "here").await;
     assert_eq!(house.shared.state().schedule.len(), 0);
@@ -127,7 +136,7 @@ async fn the_connection_is_made_before_the_first_renewal_is_due() {
     let ttl = Duration::from_hours(1);
     let name = Name::new("a").unwrap();
     let fresh = grant(name, Uuid::new_v4(), 1, ttl, Moment::now() + ttl * 5 / 6);
-    house.keep(Kept::Lease(fresh));
+    house.keep(Renewable::Lease(fresh));
     let file = house.dir.path().join("a.db");
     let made = async {
         while !file.exists() {

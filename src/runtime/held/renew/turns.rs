@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Chunk, MAX_BOUND, Queue, Renewal, Schedule, bound, class, is_due};
+use super::{Chunk, MAX_BOUND, Moments, RenewalState, Schedule, bound, class, is_due};
 use crate::model::Moment;
-use crate::runtime::held::renew::kept::Kept;
+use crate::runtime::held::renew::renewable::Renewable;
 
 impl Schedule {
     /// Whether statements are fast enough for all classes to share them.
@@ -34,7 +34,7 @@ impl Schedule {
         let shortest = if shared {
             self.shortest()
         } else {
-            kept.iter().map(Kept::ttl).min()
+            kept.iter().map(Renewable::ttl).min()
         };
         let bound = shortest.map_or(MAX_BOUND, bound);
         self.in_flight = (!kept.is_empty()).then_some(bound);
@@ -53,7 +53,7 @@ impl Schedule {
     }
 
     /// The classes that have a lease which cannot wait for the statement in flight, the shortest first.
-    fn overtaking(&self) -> impl Iterator<Item = (&u32, &Queue)> {
+    fn overtaking(&self) -> impl Iterator<Item = (&u32, &Moments)> {
         self.due.iter().filter(|(class, _)| {
             let mut ttls = self.ttls.range(Duration::from_millis(1 << **class)..);
             ttls.next().is_some_and(|(ttl, _)| self.overtakes(*ttl))
@@ -87,7 +87,7 @@ impl Schedule {
     }
 
     /// When more leases are due than fit into a request, or enough for a chunk.
-    fn full_at(&self, queue: &Queue) -> Option<Moment> {
+    fn full_at(&self, queue: &Moments) -> Option<Moment> {
         let mut used = 0;
         let last = queue
             .iter()
@@ -133,7 +133,8 @@ impl Schedule {
 
     /// Whether a request of these leases would be full of leases that are due now.
     fn is_full(&self, now: Moment, picked: &[Uuid]) -> bool {
-        let due = |id: &Uuid| matches!(self.entries[id].renewal, Renewal::Queued(at) if at <= now);
+        let due =
+            |id: &Uuid| matches!(self.entries[id].renewal, RenewalState::Queued(at) if at <= now);
         let mut used = 0;
         let fitting = picked.iter().take_while(|id| self.fits(&mut used, id));
         let request = &picked[..fitting.count()];
@@ -142,7 +143,7 @@ impl Schedule {
     }
 
     /// Takes out as many of `picked` as fit into one request. Skips those that have ended or are at their cap.
-    fn take(&mut self, now: Moment, picked: Vec<Uuid>) -> Vec<Kept> {
+    fn take(&mut self, now: Moment, picked: Vec<Uuid>) -> Vec<Renewable> {
         let mut kept = Vec::new();
         let mut used = 0;
         for id in picked {
@@ -156,9 +157,9 @@ impl Schedule {
                 self.look(now, id);
             } else if entry.kept.is_renewable(now) {
                 kept.push(entry.kept.clone());
-                self.queue(id, Renewal::Sent);
+                self.queue(id, RenewalState::Sent);
             } else {
-                self.queue(id, Renewal::Never);
+                self.queue(id, RenewalState::Never);
             }
         }
         kept
@@ -169,7 +170,7 @@ impl Schedule {
     }
 
     /// The classes, starting with the one after `last`.
-    fn turns(&self, last: u32) -> impl Iterator<Item = (&u32, &Queue)> {
+    fn turns(&self, last: u32) -> impl Iterator<Item = (&u32, &Moments)> {
         let after = (Bound::Excluded(last), Bound::Unbounded);
         let before = ..=last;
         self.due.range(after).chain(self.due.range(before))
@@ -200,7 +201,7 @@ impl Schedule {
     }
 
     /// The longest due first. Leases that would be lost before their answer comes are last.
-    fn candidates(&self, now: Moment, class: u32, queue: &Queue) -> Vec<Uuid> {
+    fn candidates(&self, now: Moment, class: u32, queue: &Moments) -> Vec<Uuid> {
         let size = self.pace.size();
         let soon = now + Duration::from_millis(1 << class) / 10;
         let (mut good, mut hopeless) = (Vec::new(), Vec::new());

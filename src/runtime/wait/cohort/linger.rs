@@ -13,31 +13,31 @@ use std::sync::{Arc, MutexGuard, Weak};
 
 use uuid::Uuid;
 
-use super::kept::Kept;
-use super::turn::{Offer, Turn};
-use super::{Cohort, State};
+use super::may_linger::MayLinger;
+use super::turn::{CohortTurn, Offer};
+use super::{Cohort, CohortState};
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::held::guard::Guard;
 use crate::runtime::wait::queue::keepers::Keeper;
 use crate::runtime::wait::queue::recall::look_after;
-use crate::store::verbs::queue::Reserved;
+use crate::store::verbs::queue::FenceBlock;
 
 /// A lease that has lingered. Dropping it releases the lease.
 #[derive(Debug)]
-pub(super) struct Picked {
+pub(super) struct PickedLease {
     guard: Option<Guard>,
     /// The turn, if the lease is of no use any more.
-    over: Option<Turn>,
+    over: Option<CohortTurn>,
 }
 
-impl Picked {
+impl PickedLease {
     pub(super) fn good(self) -> Option<Guard> {
         self.guard.filter(|_| self.over.is_none())
     }
 }
 
-impl Turn {
+impl CohortTurn {
     pub(super) fn lingers(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| kept.until.is_some())
     }
@@ -45,7 +45,7 @@ impl Turn {
 
 impl Cohort {
     /// A turn begins: its lease may linger, if there are fences for others and nobody waits for the name.
-    pub(super) fn keep(self: &Arc<Self>, reserved: Reserved) -> Option<Kept> {
+    pub(super) fn keep(self: &Arc<Self>, reserved: FenceBlock) -> Option<MayLinger> {
         let may_linger = reserved.count > 0 && !reserved.is_awaited;
         let linger = self.key.linger.filter(|_| may_linger)?;
         let (name, queue) = (&self.key.name, &self.all.queue);
@@ -56,7 +56,7 @@ impl Cohort {
             self.all.own.spawn(look_after(lanes, Arc::clone(queue)));
         }
         queue.keeps();
-        Some(Kept {
+        Some(MayLinger {
             linger,
             name: name.clone(),
             number,
@@ -68,7 +68,12 @@ impl Cohort {
     }
 
     /// A guard is released, and nobody waits: the lease lingers, if it may.
-    pub(super) fn linger(self: &Arc<Self>, turn: &mut Turn, guard: &Guard, now: Moment) -> bool {
+    pub(super) fn linger(
+        self: &Arc<Self>,
+        turn: &mut CohortTurn,
+        guard: &Guard,
+        now: Moment,
+    ) -> bool {
         let Some(kept) = turn.kept.as_mut().filter(|kept| !kept.is_recalled) else {
             return false;
         };
@@ -94,7 +99,7 @@ impl Cohort {
     }
 
     /// Takes the lease that lingers, for a task that arrives; or else locks the state.
-    pub(super) fn pick_or_lock(&self) -> Result<Guard, MutexGuard<'_, State>> {
+    pub(super) fn pick_or_lock(&self) -> Result<Guard, MutexGuard<'_, CohortState>> {
         let mut state = self.state();
         let Some(picked) = self.pick(&mut state) else {
             return Err(state);
@@ -104,7 +109,7 @@ impl Cohort {
     }
 
     /// Takes the lease that lingers. The state must be unlocked before the outcome is used.
-    fn pick(&self, state: &mut State) -> Option<Picked> {
+    fn pick(&self, state: &mut CohortState) -> Option<PickedLease> {
         let turn = state.turn.as_mut().filter(|turn| turn.lingers())?;
         let is_good = turn.is_good(Moment::now()) && !self.all.lanes.is_closing();
         let guard = turn.offer.take().and_then(|offer| offer.take());
@@ -112,7 +117,7 @@ impl Cohort {
             kept.until = None;
         }
         let over = state.turn.take_if(|_| !is_good);
-        Some(Picked { guard, over })
+        Some(PickedLease { guard, over })
     }
 
     /// If it lingers until now, it ends. Returns until when it lingers; `None`: not at all.
@@ -138,7 +143,7 @@ impl Cohort {
 #[cfg(test)]
 impl Cohort {
     pub(crate) fn lingers(&self) -> bool {
-        self.state().turn.as_ref().is_some_and(Turn::lingers)
+        self.state().turn.as_ref().is_some_and(CohortTurn::lingers)
     }
 }
 

@@ -37,7 +37,7 @@
 //!
 //! Delegates, and what takes offers back, run on a thread of rowlock's own.
 //!
-//! # Lingering
+//! # Kept
 //!
 //! When no task and no other client waits, a cohort may keep its lease for a while ([`linger`]). It is an offer to the
 //! task that arrives next.
@@ -52,8 +52,8 @@
 //! Owners, barging acquires, locks with a `max_hold`, permits and clients of a Galera cluster have no cohort.
 
 pub(crate) mod delegate;
-mod kept;
 mod linger;
+mod may_linger;
 mod turn;
 mod waiting;
 
@@ -71,8 +71,8 @@ use crate::runtime::held::on_end::OnEnd;
 use crate::runtime::wait::queue::Queue;
 use crate::store::verbs::queue::WINDOW;
 use delegate::{Delegate, Delegation};
-use turn::{Offer, Turn};
-pub(crate) use waiting::{Asking, Told, Waiting};
+use turn::{CohortTurn, Offer};
+pub(crate) use waiting::{Asking, CohortWaiter, WaitEnd};
 
 /// How long the tasks of a cohort wait each by itself, after a transaction had pinned its lease. Then nothing is
 /// handed on, and a place in the queue for each of them is faster.
@@ -109,14 +109,14 @@ pub(crate) struct Cohorts {
 pub(crate) struct Cohort {
     key: Key,
     all: Arc<Cohorts>,
-    state: Mutex<State>,
+    state: Mutex<CohortState>,
 }
 
 /// What a waiting task is told at last.
 type Word = Result<Offer, Error>;
 
 #[derive(Debug, Default)]
-struct State {
+struct CohortState {
     /// How many tasks have arrived.
     arrived: u64,
     /// By number: first come, first served.
@@ -124,14 +124,14 @@ struct State {
     /// A task asks the database, and so the others need not.
     is_asking: bool,
     delegate: Option<Delegate>,
-    turn: Option<Turn>,
+    turn: Option<CohortTurn>,
     /// Why the database cannot be asked.
     trouble: Option<Error>,
     /// Since when nothing was handed on because of a pin.
     pinned: Option<Moment>,
 }
 
-impl State {
+impl CohortState {
     fn number(&mut self) -> u64 {
         self.arrived += 1;
         self.arrived
@@ -139,7 +139,7 @@ impl State {
 
     /// Nobody has the lease, asks for it or waits.
     fn is_idle(&self) -> bool {
-        let is_held = |turn: &Turn| turn.is_held();
+        let is_held = |turn: &CohortTurn| turn.is_held();
         !self.is_asking && self.waiting.is_empty() && !self.turn.as_ref().is_some_and(is_held)
     }
 
@@ -205,12 +205,12 @@ impl Drop for Cohort {
 
 /// What a task of a cohort does first.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum Arrival {
     /// The lease of its cohort lingers: it has it.
     Held(Guard),
     /// Nobody of its cohort has the lease, asks for it or waits: it asks the database.
     Asks(Asking),
-    Waits(Waiting),
+    Waits(CohortWaiter),
     /// It waits by itself.
     IsAlone,
     /// So many tasks wait already.
@@ -222,34 +222,34 @@ impl Cohort {
     pub(crate) fn arrive<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         delegate: impl FnOnce(Delegation) -> F,
-    ) -> Arrived {
+    ) -> Arrival {
         let mut state = match self.pick_or_lock() {
-            Ok(guard) => return Arrived::Held(guard),
+            Ok(guard) => return Arrival::Held(guard),
             Err(state) => state,
         };
         let waiting = state.waiting.len();
         if state.is_idle() {
             state.is_asking = true;
             let number = state.number();
-            return Arrived::Asks(Asking::new(self, number));
+            return Arrival::Asks(Asking::new(self, number));
         }
         if waiting >= usize::try_from(self.key.queue_limit).unwrap_or(usize::MAX) {
-            return Arrived::Full(waiting);
+            return Arrival::Full(waiting);
         }
         let was_pinned = state.pinned.is_some_and(|pinned| pinned.elapsed() < APART);
         if was_pinned && waiting == 0 {
-            return Arrived::IsAlone;
+            return Arrival::IsAlone;
         }
         let number = state.number();
-        Arrived::Waits(self.wait(state, number, delegate))
+        Arrival::Waits(self.wait(state, number, delegate))
     }
 
     fn wait<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, CohortState>,
         number: u64,
         delegate: impl FnOnce(Delegation) -> F,
-    ) -> Waiting {
+    ) -> CohortWaiter {
         let (sender, word) = oneshot::channel();
         state.waiting.insert(number, sender);
         let delegation = state.delegate.is_none().then(|| {
@@ -258,7 +258,7 @@ impl Cohort {
             delegation
         });
         drop(state);
-        let waiting = Waiting::new(self, number, word);
+        let waiting = CohortWaiter::new(self, number, word);
         if let Some(delegation) = delegation {
             self.send(delegation, delegate);
         }
@@ -279,7 +279,7 @@ impl Cohort {
         self.state().trouble.clone()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CohortState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -289,7 +289,7 @@ mod tests {
     use std::future::pending;
     use std::time::Duration;
 
-    use super::{Arrived, Key};
+    use super::{Arrival, Key};
     use crate::model::{Error, Name, Subject};
     use crate::runtime::upkeep::known_rows::tests::core;
 
@@ -332,14 +332,14 @@ mod tests {
             let _delegation = delegation;
             pending::<()>().await;
         };
-        let Arrived::Asks(asking) = cohort.arrive(delegate) else {
+        let Arrival::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
         // It arrives while the first one asks, and takes the only place.
         let second = cohort.arrive(delegate);
-        assert!(matches!(second, Arrived::Waits(_)), "{second:?}");
+        assert!(matches!(second, Arrival::Waits(_)), "{second:?}");
         let third = cohort.arrive(delegate);
-        assert!(matches!(third, Arrived::Full(1)), "{third:?}");
+        assert!(matches!(third, Arrival::Full(1)), "{third:?}");
         // The lease is not free. The first one has asked before, and so it waits before the second.
         let _first = asking.waits(delegate).unwrap_err();
         let state = cohort.state();

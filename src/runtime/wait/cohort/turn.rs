@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::kept::Kept;
-use super::{APART_AT_ONCE, Cohort, State, WINDOW, Word};
+use super::may_linger::MayLinger;
+use super::{APART_AT_ONCE, Cohort, CohortState, WINDOW, Word};
 use crate::model::{Loss, Moment};
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::held::grant::Grant;
@@ -20,7 +20,7 @@ pub(super) const TURN: Duration = Duration::from_millis(50);
 
 /// The time in which a cohort has a grant.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct CohortTurn {
     grant: Arc<Grant>,
     ends: Moment,
     /// The fences that are left.
@@ -28,7 +28,7 @@ pub(super) struct Turn {
     /// The last one.
     pub(super) offer: Option<Offer>,
     /// Where its lease may linger.
-    pub(super) kept: Option<Kept>,
+    pub(super) kept: Option<MayLinger>,
 }
 
 /// A guard, for the task that takes it first: the one that has waited for it, or the one that takes it back.
@@ -45,7 +45,7 @@ impl Offer {
     }
 }
 
-impl Turn {
+impl CohortTurn {
     pub(super) fn is_held(&self) -> bool {
         self.grant.is_held()
     }
@@ -65,16 +65,16 @@ impl Turn {
     }
 }
 
-impl State {
+impl CohortState {
     /// A turn begins, with the grant of this guard. Returns the turn before, which has to be [ended](Cohort::end)
     /// after the state is unlocked.
     pub(super) fn begin(
         &mut self,
         guard: &Guard,
         fences: RangeInclusive<i64>,
-        kept: Option<Kept>,
-    ) -> Option<Turn> {
-        self.turn.replace(Turn {
+        kept: Option<MayLinger>,
+    ) -> Option<CohortTurn> {
+        self.turn.replace(CohortTurn {
             fences,
             ends: Moment::now() + TURN,
             offer: None,
@@ -105,7 +105,7 @@ impl Cohort {
         let grant = guard.grant();
         let mut state = self.state();
         let now = Moment::now();
-        let State {
+        let CohortState {
             turn,
             waiting,
             delegate,
@@ -186,7 +186,7 @@ impl Cohort {
     }
 
     /// Another grant was confirmed, under this fence: that of the turn before is lost, if it was an earlier one.
-    pub(super) fn end(before: Option<Turn>, fence: i64) {
+    pub(super) fn end(before: Option<CohortTurn>, fence: i64) {
         if let Some(turn) = before {
             if turn.grant.fence() < fence {
                 turn.grant.lose(Loss::TakenOver);

@@ -8,7 +8,7 @@ use super::delegate::Delegation;
 use super::{Cohort, Word};
 use crate::model::Error;
 use crate::runtime::held::guard::Guard;
-use crate::store::verbs::queue::Reserved;
+use crate::store::verbs::queue::FenceBlock;
 
 /// A task that asks the database for its cohort. When it is dropped, others may ask.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Asking {
     }
 
     /// It was granted the lease. `Err`: the lease was lost meanwhile.
-    pub(crate) fn granted(self, guard: Guard, reserved: Reserved) -> Result<Guard, Self> {
+    pub(crate) fn granted(self, guard: Guard, reserved: FenceBlock) -> Result<Guard, Self> {
         if !guard.is_held() {
             return Err(self);
         }
@@ -52,7 +52,7 @@ impl Asking {
     pub(crate) fn waits<F: Future<Output = ()> + Send + 'static>(
         self,
         delegate: impl FnOnce(Delegation) -> F,
-    ) -> Result<Guard, Waiting> {
+    ) -> Result<Guard, CohortWaiter> {
         match self.cohort.pick_or_lock() {
             Ok(guard) => Ok(guard),
             Err(state) => Err(self.cohort.wait(state, self.number, delegate)),
@@ -68,7 +68,7 @@ impl Drop for Asking {
 
 /// A task that waits in its cohort. Dropping it leaves the cohort.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct CohortWaiter {
     cohort: Arc<Cohort>,
     number: u64,
     word: oneshot::Receiver<Word>,
@@ -77,7 +77,7 @@ pub(crate) struct Waiting {
 
 /// What a waiting task is told.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum WaitEnd {
     /// Its turn has come.
     Held(Guard),
     /// It was not there when its turn came, or nobody waits for it any more. It has to wait again.
@@ -85,7 +85,7 @@ pub(crate) enum Told {
     Failed(Error),
 }
 
-impl Waiting {
+impl CohortWaiter {
     pub(super) fn new(cohort: &Arc<Cohort>, number: u64, word: oneshot::Receiver<Word>) -> Self {
         Self {
             cohort: Arc::clone(cohort),
@@ -98,21 +98,21 @@ impl Waiting {
     /// Resolves when the waiting is over.
     ///
     /// Cancel safe.
-    pub(crate) async fn told(&mut self) -> Told {
+    pub(crate) async fn told(&mut self) -> WaitEnd {
         let word = (&mut self.word).await;
         self.is_told = true;
         match word {
             Ok(Ok(offer)) => match offer.take() {
-                Some(guard) if guard.is_held() => Told::Held(guard),
-                _ => Told::Again,
+                Some(guard) if guard.is_held() => WaitEnd::Held(guard),
+                _ => WaitEnd::Again,
             },
-            Ok(Err(error)) => Told::Failed(error),
-            Err(_) => Told::Again,
+            Ok(Err(error)) => WaitEnd::Failed(error),
+            Err(_) => WaitEnd::Again,
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for CohortWaiter {
     fn drop(&mut self) {
         if self.is_told {
             return;

@@ -11,13 +11,13 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::Queue;
-use super::seat::{Seat, Turn};
+use super::seat::{Seat, SeatEnd};
 use crate::model::Moment;
 use crate::runtime::batch::link::Link;
 use crate::store::verbs::Store;
 use crate::store::verbs::deadlock::cycle;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::LookAsk;
+use crate::store::verbs::queue::LookParams;
 
 /// The time between two looks.
 const EVERY: Duration = Duration::from_millis(500);
@@ -31,9 +31,9 @@ pub(super) struct Search {
 
 impl Search {
     /// When to look again; `None`: no waiter can be in a circle.
-    pub(super) fn next(&self, asks: &[(LookAsk, Arc<Seat>)]) -> Option<Moment> {
+    pub(super) fn next(&self, all: &[(LookParams, Arc<Seat>)]) -> Option<Moment> {
         let may_deadlock = |(_, seat): &(_, Arc<Seat>)| seat.may_deadlock();
-        let is_any = asks.iter().any(may_deadlock);
+        let is_any = all.iter().any(may_deadlock);
         is_any.then(|| {
             self.looked
                 .map_or_else(Moment::now, |looked| looked + EVERY)
@@ -45,23 +45,27 @@ impl Search {
         &mut self,
         link: &mut Link,
         queue: &Queue,
-        asks: &[(LookAsk, Arc<Seat>)],
+        all: &[(LookParams, Arc<Seat>)],
     ) -> Result<(), Fault> {
-        let looked = self.look(link, asks).await;
+        let looked = self.look(link, all).await;
         let forgotten = Self::forget(link, queue).await;
         looked.and(forgotten)
     }
 
     /// Looks for circles, if that is due.
-    async fn look(&mut self, link: &mut Link, asks: &[(LookAsk, Arc<Seat>)]) -> Result<(), Fault> {
-        if self.next(asks).is_none_or(|due| !due.has_passed()) {
+    async fn look(
+        &mut self,
+        link: &mut Link,
+        all: &[(LookParams, Arc<Seat>)],
+    ) -> Result<(), Fault> {
+        if self.next(all).is_none_or(|due| !due.has_passed()) {
             return Ok(());
         }
         self.looked = Some(Moment::now());
-        let waiting = asks.iter().filter(|(_, seat)| seat.may_deadlock());
-        let (asks, seats): (Vec<LookAsk>, Vec<Arc<Seat>>) = waiting.cloned().unzip();
+        let waiting = all.iter().filter(|(_, seat)| seat.may_deadlock());
+        let (all, seats): (Vec<LookParams>, Vec<Arc<Seat>>) = waiting.cloned().unzip();
         let timeout = link.operation_timeout();
-        let edges = async |store: &mut dyn Store| store.deadlock_edges(&asks).await;
+        let edges = async |store: &mut dyn Store| store.deadlock_edges(&all).await;
         let edges = link.run("deadlocks", timeout, edges).await?;
         let mut seen = HashMap::new();
         for seat in seats {
@@ -73,7 +77,7 @@ impl Search {
             waiters.sort_unstable();
             let is_twice = self.seen.get(&id) == Some(&waiters);
             if is_twice && found.youngest == id {
-                seat.tell(Turn::Deadlock(found.blocked));
+                seat.tell(SeatEnd::Deadlock(found.blocked));
             }
             seen.insert(id, waiters);
         }

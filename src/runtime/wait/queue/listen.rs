@@ -70,7 +70,7 @@ async fn hear(
     session: Uuid,
     pause: &mut Duration,
 ) -> Result<(), Fault> {
-    let end = Untold(queue);
+    let end = NewsEnd(queue);
     // Since when it is unknown whether the server tells the news.
     let mut untold = Some(Moment::now());
     queue.test(session);
@@ -115,9 +115,9 @@ async fn hear(
 }
 
 /// The news are not told any more, when this is dropped.
-struct Untold<'a>(&'a Queue);
+struct NewsEnd<'a>(&'a Queue);
 
-impl Drop for Untold<'_> {
+impl Drop for NewsEnd<'_> {
     fn drop(&mut self) {
         self.0.set_told(None);
     }

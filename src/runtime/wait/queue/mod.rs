@@ -37,11 +37,11 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use keepers::Keepers;
-use seat::{Seat, Turn};
+use seat::{Seat, SeatEnd};
 
 use crate::model::{Moment, Name};
 use crate::runtime::held::session::Session;
-use crate::store::verbs::queue::{LookAsk, Ticket};
+use crate::store::verbs::queue::{LookParams, Ticket};
 
 /// When to look after some permits were granted (more may be), or after a place came (when does the grant that it
 /// waits for expire?).
@@ -50,7 +50,7 @@ const SOON: Duration = Duration::from_millis(100);
 /// The places of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// For the task that looks.
     watch: Notify,
     /// For the task that listens.
@@ -61,7 +61,7 @@ pub(crate) struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     seats: HashMap<Uuid, Arc<Seat>>,
     /// How many places each name has.
     names: HashMap<Name, usize>,
@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Whether there may be news for this client.
-    fn is_listening(&self, state: &State) -> bool {
+    fn is_listening(&self, state: &QueueState) -> bool {
         !state.seats.is_empty() || self.keepers.has_any()
     }
 
@@ -153,7 +153,7 @@ impl Queue {
             seat
         };
         if let Some(seat) = seat {
-            seat.tell(Turn::Granted);
+            seat.tell(SeatEnd::Granted);
             self.changed();
         }
     }
@@ -219,22 +219,22 @@ impl Queue {
     }
 
     /// The asks of a look: all places whose turn has not come. A place of a session that has ended is gone.
-    fn asks(&self) -> Vec<(LookAsk, Arc<Seat>)> {
+    fn asks(&self) -> Vec<(LookParams, Arc<Seat>)> {
         let seats = self.seats();
-        let mut asks = Vec::with_capacity(seats.len());
+        let mut all = Vec::with_capacity(seats.len());
         for seat in seats {
             let waits = seat.turn().is_none();
-            let Some(ask) = seat.look_ask().filter(|_| waits) else {
+            let Some(params) = seat.look_params().filter(|_| waits) else {
                 continue;
             };
             if !seat.session.grant.is_held() {
-                seat.tell(Turn::Gone);
+                seat.tell(SeatEnd::Gone);
                 continue;
             }
-            asks.push((ask, seat));
+            all.push((params, seat));
         }
-        asks.sort_by(|(a, _), (b, _)| (&a.name, a.position).cmp(&(&b.name, b.position)));
-        asks
+        all.sort_by(|(a, _), (b, _)| (&a.name, a.position).cmp(&(&b.name, b.position)));
+        all
     }
 
     /// No waiter comes any more. The tasks that look and listen end.
@@ -244,7 +244,7 @@ impl Queue {
         self.listen.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         locked(&self.state)
     }
 }

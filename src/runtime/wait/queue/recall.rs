@@ -47,7 +47,7 @@ pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
             let page = page.to_vec();
             let look = async move |store: &mut dyn Store| store.queue_awaited(&page).await;
             let head = lanes.look(None, "look who waits");
-            match lanes.ask_aside(head, look).await {
+            match lanes.run_aside(head, look).await {
                 Ok(awaited) => awaited
                     .iter()
                     .for_each(|name| drop(queue.keepers.recall(name))),

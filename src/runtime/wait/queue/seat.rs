@@ -9,7 +9,7 @@ use super::locked;
 use crate::model::Blocked;
 use crate::runtime::held::session::Session;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::queue::{LookAsk, Ticket};
+use crate::store::verbs::queue::{LookParams, Ticket};
 
 /// A waiter of this client.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Seat {
     pub(crate) session: Arc<Session>,
     /// The position, as soon as it is known.
     position: Mutex<Option<i64>>,
-    turn: Mutex<Option<Turn>>,
+    turn: Mutex<Option<SeatEnd>>,
     told: Notify,
     /// Its owner has told what it holds.
     may_deadlock: AtomicBool,
@@ -26,7 +26,7 @@ pub(crate) struct Seat {
 
 /// How the waiting ended.
 #[derive(Debug, Clone)]
-pub(crate) enum Turn {
+pub(crate) enum SeatEnd {
     /// The name was passed on to it, and has to be confirmed.
     Granted,
     /// Its row is gone.
@@ -59,9 +59,9 @@ impl Seat {
     }
 
     /// `None`: its position is not known.
-    pub(crate) fn look_ask(&self) -> Option<LookAsk> {
+    pub(crate) fn look_params(&self) -> Option<LookParams> {
         let Ticket { name, grant_id, .. } = self.ticket.clone();
-        self.position().map(|position| LookAsk {
+        self.position().map(|position| LookParams {
             name,
             grant_id,
             position,
@@ -69,12 +69,12 @@ impl Seat {
     }
 
     /// `None`: it waits.
-    pub(super) fn turn(&self) -> Option<Turn> {
+    pub(super) fn turn(&self) -> Option<SeatEnd> {
         locked(&self.turn).clone()
     }
 
     /// Tells the task. Returns whether this is news.
-    pub(super) fn tell(&self, turn: Turn) -> bool {
+    pub(super) fn tell(&self, turn: SeatEnd) -> bool {
         let is_news = {
             let told = &mut *locked(&self.turn);
             let is_news = told.is_none();
@@ -86,7 +86,7 @@ impl Seat {
     }
 
     /// Resolves when the waiting has ended.
-    pub(crate) async fn told(&self) -> Turn {
+    pub(crate) async fn told(&self) -> SeatEnd {
         loop {
             // A permit of `told` stays until it is used, so nothing is missed.
             if let Some(turn) = self.turn() {
@@ -102,7 +102,7 @@ impl Seat {
         let position = turn.is_none().then(|| locked(&self.position).take());
         let position = position.flatten();
         if position.is_some() {
-            *turn = Some(Turn::Gone);
+            *turn = Some(SeatEnd::Gone);
         }
         position
     }

@@ -7,7 +7,7 @@ use tokio::select;
 
 use super::Queue;
 use super::deadlock::Search;
-use super::seat::{Seat, Turn};
+use super::seat::{Seat, SeatEnd};
 use crate::model::{FaultKind, Kind, Moment, Name};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
@@ -16,7 +16,7 @@ use crate::runtime::batch::link::Link;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{LookAsk, Looked, PassAsk, PassWhy};
+use crate::store::verbs::queue::{LookOutcome, LookParams, PassParams, PassWhy};
 
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
@@ -52,18 +52,18 @@ const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     let (mut backoff, mut log) = (backoff::reconnect(), WaitLog::default());
-    let (mut seen, mut search) = (Seen::nothing(), Search::default());
+    let (mut seen, mut search) = (LastLook::nothing(), Search::default());
     let mut used = Moment::now();
     loop {
         let began = Moment::now();
-        let (asks, has_work) = {
+        let (all, has_work) = {
             let has_work = !queue.state().forget.is_empty() || queue.state().test.is_some();
             if queue.state().is_closed {
                 break;
             }
             (queue.asks(), has_work)
         };
-        if asks.is_empty() && !has_work {
+        if all.is_empty() && !has_work {
             select! {
                 () = queue.watch.notified() => {}
                 () = sleep_until(used + IDLE), if link.is_connected() => link.hang_up(),
@@ -72,8 +72,8 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
         }
         used = Moment::now();
         let looked = async {
-            look(&mut link, queue, (&asks, began), &mut seen).await?;
-            search.turn(&mut link, queue, &asks).await
+            look(&mut link, queue, (&all, began), &mut seen).await?;
+            search.turn(&mut link, queue, &all).await
         };
         if let Err(fault) = looked.await {
             if fault.kind == FaultKind::LockTimeout {
@@ -84,18 +84,18 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             }
             if fault.kind.is_of_schema() {
                 // Those who wait hear what those hear who come now.
-                for (_, seat) in &asks {
-                    seat.tell(Turn::Refused(fault.clone()));
+                for (_, seat) in &all {
+                    seat.tell(SeatEnd::Refused(fault.clone()));
                 }
             }
-            seen = Seen::nothing();
+            seen = LastLook::nothing();
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
             continue;
         }
         backoff = backoff::reconnect();
         log.over(&"a turn");
-        let searched = search.next(&asks);
-        drop(asks);
+        let searched = search.next(&all);
+        drop(all);
         loop {
             let at = seen.next(queue);
             let at = searched.map_or(at, |due| at.min(due));
@@ -114,7 +114,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
 
 /// What the last look saw.
 #[derive(Debug)]
-struct Seen {
+struct LastLook {
     /// When it ended.
     at: Moment,
     /// How long it took.
@@ -131,7 +131,7 @@ struct Seen {
     passed: Option<Name>,
 }
 
-impl Seen {
+impl LastLook {
     fn nothing() -> Self {
         Self {
             at: Moment::now(),
@@ -171,8 +171,8 @@ impl Seen {
 async fn look(
     link: &mut Link,
     queue: &Queue,
-    (asks, began): (&[(LookAsk, Arc<Seat>)], Moment),
-    seen: &mut Seen,
+    (all, began): (&[(LookParams, Arc<Seat>)], Moment),
+    seen: &mut LastLook,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     let is_new = !link.is_connected();
@@ -202,8 +202,8 @@ async fn look(
     if !is_same || is_new || is_due {
         seen.expiry = None;
         let mut orphaned = Vec::new();
-        let first = firsts(asks);
-        for page in if is_whole { asks } else { &first }.chunks(PAGE) {
+        let first = firsts(all);
+        for page in if is_whole { all } else { &first }.chunks(PAGE) {
             for has_permits in [false, true] {
                 orphaned.extend(look_at(link, queue, page, has_permits, seen).await?);
             }
@@ -220,8 +220,8 @@ async fn look(
 }
 
 /// The first waiters of each name: their turns come first.
-fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
-    let of_names = asks.chunk_by(|(one, _), (other, _)| one.name == other.name);
+fn firsts(all: &[(LookParams, Arc<Seat>)]) -> Vec<(LookParams, Arc<Seat>)> {
+    let of_names = all.chunk_by(|(one, _), (other, _)| one.name == other.name);
     let firsts = of_names.flat_map(|of_name| of_name.iter().take(FIRSTS));
     firsts.cloned().collect()
 }
@@ -231,46 +231,46 @@ fn firsts(asks: &[(LookAsk, Arc<Seat>)]) -> Vec<(LookAsk, Arc<Seat>)> {
 async fn look_at(
     link: &mut Link,
     queue: &Queue,
-    page: &[(LookAsk, Arc<Seat>)],
+    page: &[(LookParams, Arc<Seat>)],
     has_permits: bool,
-    seen: &mut Seen,
+    seen: &mut LastLook,
 ) -> Result<Vec<(Name, Kind)>, Fault> {
     let timeout = link.operation_timeout();
     let page = page
         .iter()
         .filter(|(_, seat)| seat.ticket.kind.has_permits() == has_permits);
-    let (asks, seats): (Vec<LookAsk>, Vec<_>) = page.cloned().unzip();
-    if asks.is_empty() {
+    let (all, seats): (Vec<LookParams>, Vec<_>) = page.cloned().unzip();
+    if all.is_empty() {
         return Ok(Vec::new());
     }
     let look = async |store: &mut dyn Store| {
         if has_permits {
-            store.permit_look(&asks).await
+            store.permit_look(&all).await
         } else {
-            store.queue_look(&asks).await
+            store.queue_look(&all).await
         }
     };
     let looked = link.run("watch", timeout, look).await?;
     let now = Moment::now();
     let mut orphaned: Vec<(Name, Kind)> = Vec::new();
     let mut is_untold = false;
-    for ((ask, seat), looked) in asks.iter().zip(seats).zip(looked) {
+    for ((params, seat), looked) in all.iter().zip(seats).zip(looked) {
         match looked {
-            Looked::Granted => {
-                is_untold |= seat.tell(Turn::Granted);
+            LookOutcome::Granted => {
+                is_untold |= seat.tell(SeatEnd::Granted);
             }
-            Looked::Gone => {
-                seat.tell(Turn::Gone);
+            LookOutcome::Gone => {
+                seat.tell(SeatEnd::Gone);
             }
-            Looked::Waiting {
+            LookOutcome::Waiting {
                 is_orphaned: true, ..
             } => {
-                let of = (ask.name.clone(), seat.ticket.kind);
+                let of = (params.name.clone(), seat.ticket.kind);
                 if orphaned.last() != Some(&of) {
                     orphaned.push(of);
                 }
             }
-            Looked::Waiting { remaining, .. } => {
+            LookOutcome::Waiting { remaining, .. } => {
                 let expiry = now + remaining + SHORTEST_PAUSE;
                 seen.expiry = Some(seen.expiry.map_or(expiry, |first| first.min(expiry)));
             }
@@ -287,7 +287,7 @@ async fn pass_on(
     link: &mut Link,
     queue: &Queue,
     mut orphaned: Vec<(Name, Kind)>,
-    seen: &mut Seen,
+    seen: &mut LastLook,
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     if let Some(last) = &seen.passed {
@@ -303,8 +303,8 @@ async fn pass_on(
         }
         let why = PassWhy::Orphaned;
         seen.passed = Some(name.clone());
-        let ask = PassAsk { name, why };
-        let pass = async |store: &mut dyn Store| pass_any(store, &ask, kind).await;
+        let params = PassParams { name, why };
+        let pass = async |store: &mut dyn Store| pass_any(store, &params, kind).await;
         match link.run("pass on", timeout, pass).await? {
             None => is_left = true,
             Some(passed) => queue.all_passed(&passed.next),
@@ -326,7 +326,7 @@ mod tests {
     fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
         let queue = Queue::default();
         queue.set_told(Some(uuid::Uuid::new_v4()));
-        let seen = Seen::nothing();
+        let seen = LastLook::nothing();
         assert_eq!(seen.next(&queue), seen.at + LONGEST);
         queue.queued(false);
         assert!(seen.next(&queue) <= Moment::now() + SOON);
@@ -336,9 +336,9 @@ mod tests {
     fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
         let queue = Queue::default();
         queue.set_told(Some(uuid::Uuid::new_v4()));
-        let seen = Seen {
+        let seen = LastLook {
             took: SOON,
-            ..Seen::nothing()
+            ..LastLook::nothing()
         };
         queue.queued(false);
         assert_eq!(seen.next(&queue), seen.at + LONGEST);

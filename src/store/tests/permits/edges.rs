@@ -2,22 +2,25 @@
 
 use super::*;
 use crate::store::verbs::clean::CleanStore;
-use crate::store::verbs::in_tx::{TxAsk, TxTaken};
+use crate::store::verbs::in_tx::{TxParams, TxTaken};
 
 /// An undo passes on too. So it finds names of another kind.
 pub(crate) async fn the_verbs_for_locks_leave_permits_alone(place: &impl Place) {
     let mut client = Client::new(place).await;
     let _ = client.permit(TWO, 2).await;
     let waits = client.waits(TWO, 1).await;
-    let ask = client.ask("a");
-    let joined = client.join(&ask).await;
-    assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
+    let params = client.ask("a");
+    let joined = client.join(&params).await;
+    assert!(
+        matches!(joined, JoinOutcome::Mismatch(Some(TWO))),
+        "{joined:?}"
+    );
     let undo = PassWhy::Left {
-        grant_id: ask.grant_id,
+        grant_id: params.grant_id,
         at: None,
     };
     for why in [PassWhy::Orphaned, undo] {
-        assert_eq!(client.pass("a", why).await, Passed::NOTHING);
+        assert_eq!(client.pass("a", why).await, PassOutcome::NOTHING);
     }
     assert!(waits_on(&client.looks(&waits).await));
     assert_eq!(client.row("a").await.grant_id, None);
@@ -33,11 +36,11 @@ pub(crate) async fn the_verbs_for_permits_leave_locks_alone(place: &impl Place) 
         at: None,
     };
     for why in [PassWhy::Orphaned, undo] {
-        assert_eq!(client.passes(why).await, Passed::NOTHING);
+        assert_eq!(client.passes(why).await, PassOutcome::NOTHING);
     }
     assert!(waits_on(&client.look(&waits).await));
     let row = client.row("a").await;
-    assert!(row.is_of(held.ask.grant_id) && row.waiters == 1);
+    assert!(row.is_of(held.params.grant_id) && row.waiters == 1);
     client.check().await;
 }
 
@@ -46,9 +49,9 @@ pub(crate) async fn a_permit_that_has_ended_is_asked_for_again(place: &impl Plac
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
     client.expire_permit(&permit).await;
-    let again = client.joins_permits(&permit.ask).await;
+    let again = client.joins_permits(&permit.params).await;
     assert!(
-        matches!(again, Joined::Granted { fence } if fence > permit.number),
+        matches!(again, JoinOutcome::Granted { fence } if fence > permit.number),
         "{again:?}"
     );
     assert_eq!(client.used().await, [1, 1]);
@@ -56,10 +59,13 @@ pub(crate) async fn a_permit_that_has_ended_is_asked_for_again(place: &impl Plac
     // It waited, and its window is over.
     let full = client.permit(TWO, 1).await;
     let waits = client.waits(TWO, 1).await;
-    assert!(matches!(client.releases(&full).await, Freed::Passed(_)));
+    assert!(matches!(
+        client.releases(&full).await,
+        FreeOutcome::Passed(_)
+    ));
     client.expire_grants().await;
-    let again = client.joins_permits(&waits.ask).await;
-    assert!(matches!(again, Joined::Granted { .. }), "{again:?}");
+    let again = client.joins_permits(&waits.params).await;
+    assert!(matches!(again, JoinOutcome::Granted { .. }), "{again:?}");
     client.check().await;
 }
 
@@ -69,7 +75,7 @@ pub(crate) async fn a_permit_that_ends_with_its_session_gets_no_weight(place: &i
     let permit = dies.permit_in_session(three, 1).await;
     let _ = client.permit(three, 1).await;
     dies.expire().await;
-    assert_eq!(dies.weighs(&permit, 3).await, Weighed::Gone);
+    assert_eq!(dies.weighs(&permit, 3).await, WeighOutcome::Gone);
     let _ = client.permit(three, 2).await;
     assert_eq!(client.used().await, [3, 3]);
 }
@@ -79,7 +85,7 @@ pub(crate) async fn no_name_with_permits_is_cleaned<P: Place>(place: &P) {
     let permit = client.permit(TWO, 1).await;
     client.age_fences().await;
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
-    assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.releases(&permit).await, FreeOutcome::Released);
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
 }
 
@@ -93,7 +99,7 @@ pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place
     assert_eq!(client.conn.lock_clean(b"", 1).await.unwrap().removed, 1);
     assert_eq!(client.rows().await, 0);
     let taken = client.take("a", false).await;
-    assert!(matches!(taken, Taken::Granted { .. }), "{taken:?}");
+    assert!(matches!(taken, TakeOutcome::Granted { .. }), "{taken:?}");
 
     // One of two holders has crashed.
     let three = Kind::Semaphore { capacity: 3 };
@@ -109,11 +115,11 @@ pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place
 pub(crate) async fn a_change_of_the_capacity_is_a_use<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
-    assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.releases(&permit).await, FreeOutcome::Released);
     client.age_fences().await;
     let resized = client.conn.permit_resize(&named("a"), 3).await.unwrap();
     let (before, next) = (Some(2), Vec::new());
-    assert_eq!(resized, Some(Resized::Done { before, next }));
+    assert_eq!(resized, Some(ResizeOutcome::Done { before, next }));
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 0);
     client.age_fences().await;
     assert_eq!(client.conn.lock_clean(b"", 10).await.unwrap().removed, 1);
@@ -124,13 +130,13 @@ pub(crate) async fn a_transaction_takes_no_name_of_another_kind(place: &impl Pla
     let permit = client.permit(TWO, 1).await;
     client.releases(&permit).await;
     client.run("BEGIN").await;
-    let ask = TxAsk {
+    let params = TxParams {
         name: named("a"),
         version: None,
         before: None,
         begun: false,
     };
-    let taken = client.conn.tx_take(&[ask]).await.unwrap().found;
+    let taken = client.conn.tx_take(&[params]).await.unwrap().found;
     assert!(!matches!(taken, TxTaken::Granted { .. }), "{taken:?}");
     client.run("ROLLBACK").await;
 }
@@ -142,17 +148,17 @@ pub(crate) async fn a_damaged_capacity_is_no_kind(place: &impl Place) {
     for damaged in [-1, i64::from(Kind::ALL) + 1] {
         let damage = format!("UPDATE rowlock_lock SET capacity = {damaged}");
         client.run(&damage).await;
-        let ask = client.asks(TWO, 1, false);
-        let joined = client.joins_permits(&ask).await;
-        assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
-        let joined = client.join(&ask.join).await;
-        assert!(matches!(joined, Joined::Mismatch(None)), "{joined:?}");
+        let params = client.asks(TWO, 1, false);
+        let joined = client.joins_permits(&params).await;
+        assert!(matches!(joined, JoinOutcome::Mismatch(None)), "{joined:?}");
+        let joined = client.join(&params.join).await;
+        assert!(matches!(joined, JoinOutcome::Mismatch(None)), "{joined:?}");
         let taken = client.take("a", false).await;
         assert!(
-            matches!(&taken, Taken::Busy(Some(row)) if row.kind.is_none()),
+            matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind.is_none()),
             "{taken:?}"
         );
         let resized = client.conn.permit_resize(&named("a"), 5).await.unwrap();
-        assert_eq!(resized, Some(Resized::Mismatch(None)));
+        assert_eq!(resized, Some(ResizeOutcome::Mismatch(None)));
     }
 }

@@ -11,11 +11,11 @@ pub(crate) async fn an_expired_permit_is_given_to_others(place: &impl Place) {
     let waits = client.waits(TWO, 1).await;
     client.expire_permit(&first).await;
     assert!(is_orphaned(&client.looks(&waits).await));
-    let granted = waits.ask.join.grant_id;
+    let granted = waits.params.join.grant_id;
     assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
-    assert_eq!(client.releases(&first).await, Freed::Superseded);
+    assert_eq!(client.releases(&first).await, FreeOutcome::Superseded);
     client.expire_permit(&second).await;
-    assert_eq!(client.releases(&second).await, Freed::Expired);
+    assert_eq!(client.releases(&second).await, FreeOutcome::Expired);
     // Without a waiter, the next one who asks finds it.
     let third = client.permit(TWO, 1).await;
     client.expire_permit(&third).await;
@@ -28,13 +28,16 @@ pub(crate) async fn a_window_that_is_over_costs_the_permit(place: &impl Place) {
     let mut client = Client::new(place).await;
     let held = client.permit(TWO, 2).await;
     let (first, second) = (client.waits(TWO, 2).await, client.waits(TWO, 2).await);
-    assert!(matches!(client.releases(&held).await, Freed::Passed(_)));
+    assert!(matches!(
+        client.releases(&held).await,
+        FreeOutcome::Passed(_)
+    ));
     client.expire_grants().await;
-    assert_eq!(client.confirms(&first).await, Confirmed::Gone);
+    assert_eq!(client.confirms(&first).await, ConfirmOutcome::Gone);
     assert!(is_orphaned(&client.looks(&second).await));
-    let granted = second.ask.join.grant_id;
+    let granted = second.params.join.grant_id;
     assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
-    assert_eq!(client.looks(&first).await, Looked::Gone);
+    assert_eq!(client.looks(&first).await, LookOutcome::Gone);
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
 }
@@ -45,10 +48,10 @@ pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
     let _ = client.permit_in_session(TWO, 1).await;
     let waits = client.waits(TWO, 1).await;
     assert!(waits_on(&client.looks(&waits).await));
-    assert_eq!(client.passes(PassWhy::Orphaned).await, Passed::NOTHING);
+    assert_eq!(client.passes(PassWhy::Orphaned).await, PassOutcome::NOTHING);
     dies.expire().await;
     assert!(is_orphaned(&client.looks(&waits).await));
-    let granted = waits.ask.join.grant_id;
+    let granted = waits.params.join.grant_id;
     assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     assert_eq!(dies.conn.session_end(dies.session).await.unwrap(), 0);
     assert_eq!(client.used().await, [2, 2]);
@@ -56,16 +59,16 @@ pub(crate) async fn permits_end_with_their_session(place: &impl Place) {
     // A session that was closed.
     let waits = client.waits(TWO, 1).await;
     let mut closes = Client::new(place).await;
-    assert_eq!(client.confirms(&waits).await, Confirmed::Gone);
+    assert_eq!(client.confirms(&waits).await, ConfirmOutcome::Gone);
     let later = closes.waits(TWO, 1).await;
     assert_eq!(client.conn.session_end(client.session).await.unwrap(), 1);
     // Where waiters are told, it is passed on at once.
-    if closes.looks(&later).await != Looked::Granted {
+    if closes.looks(&later).await != LookOutcome::Granted {
         assert!(is_orphaned(&closes.looks(&later).await));
-        let granted = later.ask.join.grant_id;
+        let granted = later.params.join.grant_id;
         assert_eq!(closes.passes(PassWhy::Orphaned).await, granted_to(granted));
     }
-    assert_eq!(closes.looks(&later).await, Looked::Granted);
+    assert_eq!(closes.looks(&later).await, LookOutcome::Granted);
     closes.check().await;
 }
 
@@ -77,10 +80,10 @@ pub(crate) async fn dead_waiters_for_permits_are_passed_over(place: &impl Place)
     assert!(waits_on(&client.looks(&alive).await));
     dies.expire().await;
     assert!(is_orphaned(&client.looks(&alive).await), "it fits now");
-    let granted = alive.ask.join.grant_id;
+    let granted = alive.params.join.grant_id;
     assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     client.check().await;
-    assert_eq!(client.releases(&held).await, Freed::Released);
+    assert_eq!(client.releases(&held).await, FreeOutcome::Released);
 }
 
 pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
@@ -96,18 +99,18 @@ pub(crate) async fn a_pinned_permit_is_not_given_to_others(place: &impl Place) {
     while !is_orphaned(&client.looks(&waits).await) {
         tokio::task::yield_now().await;
     }
-    let pass = PassAsk {
+    let pass = PassParams {
         name: named("a"),
         why: PassWhy::Orphaned,
     };
     // On SQLite the transaction has the whole file.
     let passed = client.conn.permit_pass(&pass).await.unwrap();
     assert!(
-        passed.is_none_or(|passed| passed == Passed::NOTHING),
+        passed.is_none_or(|passed| passed == PassOutcome::NOTHING),
         "it is pinned"
     );
     pins.run("COMMIT").await;
-    let granted = waits.ask.join.grant_id;
+    let granted = waits.params.join.grant_id;
     assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     client.check().await;
 }
@@ -119,23 +122,23 @@ async fn pinned_and_wanted<P: Place>(
     client: &mut Client<P>,
     ttl: Duration,
 ) -> Option<Asked> {
-    let mut ask = pins.asks(TWO, 2, false);
-    ask.join.ttl = ttl;
-    let Joined::Granted { .. } = pins.joins_permits(&ask).await else {
+    let mut params = pins.asks(TWO, 2, false);
+    params.join.ttl = ttl;
+    let JoinOutcome::Granted { .. } = pins.joins_permits(&params).await else {
         panic!("it is free");
     };
     let waits = client.asks(TWO, 1, false);
     let joined = client.joins_permits(&waits).await;
     pins.run("BEGIN").await;
-    let pin = PinAsk {
-        name: named("a").permit(ask.join.grant_id),
-        grant_id: ask.join.grant_id,
+    let pin = PinParams {
+        name: named("a").permit(params.join.grant_id),
+        grant_id: params.join.grant_id,
         by: PinBy::Lock,
     };
     let pinned = pins.conn.tx_pin(&pin).await.unwrap().found;
-    if let (Joined::Queued { position, .. }, Pinned::Live) = (joined, pinned) {
+    if let (JoinOutcome::Queued { position, .. }, PinOutcome::Live) = (joined, pinned) {
         return Some(Asked {
-            ask: waits,
+            params: waits,
             number: position,
         });
     }
@@ -151,22 +154,22 @@ pub(crate) async fn a_pinned_permit_is_released_without_a_wait<P: Place>(place: 
     let (mut pins, mut client) = (Client::new(place).await, Client::new(place).await);
     let permit = client.permit(TWO, 1).await;
     pins.run("BEGIN").await;
-    let pin = PinAsk {
-        name: named("a").permit(permit.ask.join.grant_id),
-        grant_id: permit.ask.join.grant_id,
+    let pin = PinParams {
+        name: named("a").permit(permit.params.join.grant_id),
+        grant_id: permit.params.join.grant_id,
         by: PinBy::Lock,
     };
     let pinned = pins.conn.tx_pin(&pin).await.unwrap().found;
-    assert_eq!(pinned, Pinned::Live);
-    let weigh = WeighAsk {
+    assert_eq!(pinned, PinOutcome::Live);
+    let weigh = WeighParams {
         name: named("a"),
-        grant_id: permit.ask.join.grant_id,
+        grant_id: permit.params.join.grant_id,
         fence: permit.number,
         weight: 2,
     };
-    let why = PassWhy::Ended(permit.ask.join.grant_id);
+    let why = PassWhy::Ended(permit.params.join.grant_id);
     let name = named("a");
-    let pass = PassAsk { name, why };
+    let pass = PassParams { name, why };
     takes_less_than(P::ROW_WAIT, async || {
         assert_eq!(client.conn.permit_pass(&pass).await.unwrap(), None);
     })
@@ -176,7 +179,7 @@ pub(crate) async fn a_pinned_permit_is_released_without_a_wait<P: Place>(place: 
     })
     .await;
     pins.run("COMMIT").await;
-    assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.releases(&permit).await, FreeOutcome::Released);
     assert_eq!(client.used().await, [0, 0]);
 }
 
@@ -193,7 +196,7 @@ pub(crate) async fn permits_that_were_removed_are_not_waited_for(place: &impl Pl
         removed.number
     );
     client.run(&remove).await;
-    let granted = waits.ask.join.grant_id;
+    let granted = waits.params.join.grant_id;
     assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
@@ -210,9 +213,9 @@ pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
         let reclaims = tokio::spawn(async move {
             loop {
                 match client.looks(&waits).await {
-                    Looked::Granted => break,
-                    Looked::Gone => panic!("a turn was lost"),
-                    Looked::Waiting { .. } => client.passes(PassWhy::Orphaned).await,
+                    LookOutcome::Granted => break,
+                    LookOutcome::Gone => panic!("a turn was lost"),
+                    LookOutcome::Waiting { .. } => client.passes(PassWhy::Orphaned).await,
                 };
             }
             client.releases(&waits).await
@@ -225,6 +228,6 @@ pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
             }
         };
         assert_eq!(freed, 2);
-        assert_eq!(reclaims.await.unwrap(), Freed::Released);
+        assert_eq!(reclaims.await.unwrap(), FreeOutcome::Released);
     }
 }

@@ -12,17 +12,17 @@ pub(crate) async fn permits_are_granted_up_to_the_capacity(place: &impl Place) {
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
 
-    let next = vec![waits.ask.join.grant_id];
-    assert_eq!(client.releases(&first).await, Freed::Passed(next));
-    assert_eq!(client.looks(&waits).await, Looked::Granted);
-    let Confirmed::Held { fence, .. } = client.confirms(&waits).await else {
+    let next = vec![waits.params.join.grant_id];
+    assert_eq!(client.releases(&first).await, FreeOutcome::Passed(next));
+    assert_eq!(client.looks(&waits).await, LookOutcome::Granted);
+    let ConfirmOutcome::Held { fence, .. } = client.confirms(&waits).await else {
         panic!("the window is open");
     };
     assert!(fence > second.number);
     assert_eq!(client.used().await, [2, 2]);
-    assert_eq!(client.releases(&second).await, Freed::Released);
-    assert_eq!(client.releases(&second).await, Freed::Superseded);
-    assert_eq!(client.releases(&waits).await, Freed::Released);
+    assert_eq!(client.releases(&second).await, FreeOutcome::Released);
+    assert_eq!(client.releases(&second).await, FreeOutcome::Superseded);
+    assert_eq!(client.releases(&waits).await, FreeOutcome::Released);
     assert_eq!(client.used().await, [0, 0]);
     client.check().await;
 }
@@ -33,13 +33,16 @@ pub(crate) async fn the_first_waiter_keeps_back_those_behind_it(place: &impl Pla
     let three = client.permit(kind, 3).await;
     let heavy = client.waits(kind, 2).await;
     let light = client.waits(kind, 1).await;
-    assert_eq!(client.passes(PassWhy::Orphaned).await, Passed::NOTHING);
+    assert_eq!(client.passes(PassWhy::Orphaned).await, PassOutcome::NOTHING);
     let leaves = heavy.leaves();
-    let granted = light.ask.join.grant_id;
+    let granted = light.params.join.grant_id;
     assert_eq!(client.passes(leaves).await, granted_to(granted));
     let both = [client.waits(kind, 2).await, client.waits(kind, 1).await];
-    let next = both.iter().map(|waits| waits.ask.join.grant_id).collect();
-    assert_eq!(client.releases(&three).await, Freed::Passed(next));
+    let next = both
+        .iter()
+        .map(|waits| waits.params.join.grant_id)
+        .collect();
+    assert_eq!(client.releases(&three).await, FreeOutcome::Passed(next));
     assert_eq!(client.used().await, [4, 4]);
     client.check().await;
 }
@@ -51,17 +54,23 @@ pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
     assert_eq!(readers[0].number, readers[1].number, "the last write's");
     let writer = client.waits(rw, all).await;
     let behind = [client.waits(rw, 1).await, client.waits(rw, 1).await];
-    assert_eq!(client.releases(&readers[0]).await, Freed::Released);
-    let next = vec![writer.ask.join.grant_id];
-    assert_eq!(client.releases(&readers[1]).await, Freed::Passed(next));
-    let Confirmed::Held { fence, .. } = client.confirms(&writer).await else {
+    assert_eq!(client.releases(&readers[0]).await, FreeOutcome::Released);
+    let next = vec![writer.params.join.grant_id];
+    assert_eq!(
+        client.releases(&readers[1]).await,
+        FreeOutcome::Passed(next)
+    );
+    let ConfirmOutcome::Held { fence, .. } = client.confirms(&writer).await else {
         panic!("the window is open");
     };
     assert!(fence > readers[0].number);
-    let next = behind.iter().map(|waits| waits.ask.join.grant_id).collect();
-    assert_eq!(client.releases(&writer).await, Freed::Passed(next));
+    let next = behind
+        .iter()
+        .map(|waits| waits.params.join.grant_id)
+        .collect();
+    assert_eq!(client.releases(&writer).await, FreeOutcome::Passed(next));
     for reader in &behind {
-        let Confirmed::Held { fence: read, .. } = client.confirms(reader).await else {
+        let ConfirmOutcome::Held { fence: read, .. } = client.confirms(reader).await else {
             panic!("the window is open");
         };
         assert_eq!(read, fence, "readers have the fence of the last write");
@@ -72,20 +81,23 @@ pub(crate) async fn many_readers_or_one_writer(place: &impl Place) {
 pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place) {
     let mut client = Client::new(place).await;
     let first = client.permit(TWO, 1).await;
-    let again = client.joins_permits(&first.ask).await;
-    assert!(matches!(again, Joined::Granted { fence } if fence == first.number));
+    let again = client.joins_permits(&first.params).await;
+    assert!(matches!(again, JoinOutcome::Granted { fence } if fence == first.number));
     let _ = client.permit(TWO, 1).await;
     let (waits, behind) = (client.waits(TWO, 1).await, client.waits(TWO, 1).await);
-    let again = client.joins_permits(&behind.ask).await;
+    let again = client.joins_permits(&behind.params).await;
     assert!(
-        matches!(again, Joined::Queued { position, .. } if position == behind.number),
+        matches!(again, JoinOutcome::Queued { position, .. } if position == behind.number),
         "{again:?}"
     );
     // It was granted, and asks again: that confirms.
-    assert!(matches!(client.releases(&first).await, Freed::Passed(_)));
     assert!(matches!(
-        client.joins_permits(&waits.ask).await,
-        Joined::Granted { .. }
+        client.releases(&first).await,
+        FreeOutcome::Passed(_)
+    ));
+    assert!(matches!(
+        client.joins_permits(&waits.params).await,
+        JoinOutcome::Granted { .. }
     ));
     assert_eq!(client.used().await, [2, 2]);
     client.check().await;
@@ -94,20 +106,25 @@ pub(crate) async fn a_permit_that_was_asked_for_twice_is_one(place: &impl Place)
 pub(crate) async fn the_queue_for_permits_has_its_limit(place: &impl Place) {
     let mut client = Client::new(place).await;
     let _ = client.permit(TWO, 2).await;
-    let mut ask = client.asks(TWO, 1, false);
-    ask.join.most = 0;
-    assert!(matches!(client.joins_permits(&ask).await, Joined::Full(_)));
+    let mut params = client.asks(TWO, 1, false);
+    params.join.most = 0;
+    assert!(matches!(
+        client.joins_permits(&params).await,
+        JoinOutcome::Full(_)
+    ));
     let waits = client.waits(TWO, 1).await;
-    ask.join.most = 1;
-    assert!(matches!(client.joins_permits(&ask).await, Joined::Full(row) if row.waiters == 1));
+    params.join.most = 1;
+    assert!(
+        matches!(client.joins_permits(&params).await, JoinOutcome::Full(row) if row.waiters == 1)
+    );
     let anywhere = PassWhy::Left {
-        grant_id: waits.ask.join.grant_id,
+        grant_id: waits.params.join.grant_id,
         at: None,
     };
-    assert_eq!(client.passes(anywhere).await, Passed::NOTHING);
+    assert_eq!(client.passes(anywhere).await, PassOutcome::NOTHING);
     assert!(matches!(
-        client.joins_permits(&ask).await,
-        Joined::Queued { .. }
+        client.joins_permits(&params).await,
+        JoinOutcome::Queued { .. }
     ));
     client.check().await;
 }
@@ -116,49 +133,52 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
     let mut client = Client::new(place).await;
     let permit = client.permit(TWO, 1).await;
     for other in [Kind::ReadWrite, Kind::Semaphore { capacity: 3 }] {
-        let ask = client.asks(other, 1, false);
-        let joined = client.joins_permits(&ask).await;
-        assert!(matches!(joined, Joined::Mismatch(Some(TWO))), "{joined:?}");
+        let params = client.asks(other, 1, false);
+        let joined = client.joins_permits(&params).await;
+        assert!(
+            matches!(joined, JoinOutcome::Mismatch(Some(TWO))),
+            "{joined:?}"
+        );
     }
     for barging in [false, true] {
         let taken = client.take("a", barging).await;
         assert!(
-            matches!(&taken, Taken::Busy(Some(row)) if row.kind == Some(TWO)),
+            matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind == Some(TWO)),
             "{taken:?}"
         );
     }
-    assert_eq!(client.releases(&permit).await, Freed::Released);
+    assert_eq!(client.releases(&permit).await, FreeOutcome::Released);
     let taken = client.take("a", false).await;
     assert!(
-        matches!(&taken, Taken::Busy(Some(row)) if row.kind == Some(TWO)),
+        matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind == Some(TWO)),
         "{taken:?}"
     );
 
-    let Taken::Granted { .. } = client.take("b", false).await else {
+    let TakeOutcome::Granted { .. } = client.take("b", false).await else {
         panic!("b is free");
     };
-    let mut ask = client.asks(TWO, 1, false);
-    ask.join.name = named("b");
-    let joined = client.joins_permits(&ask).await;
+    let mut params = client.asks(TWO, 1, false);
+    params.join.name = named("b");
+    let joined = client.joins_permits(&params).await;
     assert!(
-        matches!(joined, Joined::Mismatch(Some(Kind::Lock))),
+        matches!(joined, JoinOutcome::Mismatch(Some(Kind::Lock))),
         "{joined:?}"
     );
     let resized = client.conn.permit_resize(&named("b"), 5).await.unwrap();
-    assert_eq!(resized, Some(Resized::Mismatch(Some(Kind::Lock))));
+    assert_eq!(resized, Some(ResizeOutcome::Mismatch(Some(Kind::Lock))));
 }
 
 pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
     let mut client = Client::new(place).await;
     let reader = client.permit(Kind::ReadWrite, 1).await;
-    let name = named("a").permit(reader.ask.join.grant_id);
-    let ask = RenewAsk {
+    let name = named("a").permit(reader.params.join.grant_id);
+    let params = RenewParams {
         name: name.clone(),
-        grant_id: reader.ask.join.grant_id,
+        grant_id: reader.params.join.grant_id,
         ttl: TTL * 2,
     };
-    let renewed = client.conn.lease_renew(&[ask]).await.unwrap();
-    assert!(matches!(renewed[0], Renewed::Live { remaining } if remaining > TTL));
+    let renewed = client.conn.lease_renew(&[params]).await.unwrap();
+    assert!(matches!(renewed[0], RenewOutcome::Live { remaining } if remaining > TTL));
     let rows = client.conn.lock_list().await.unwrap();
     let infos: Vec<_> = rows.into_iter().map(|row| row.info().unwrap()).collect();
     assert_eq!(infos.len(), 1, "{infos:?}");
@@ -166,7 +186,7 @@ pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
     assert_eq!(infos[0].mode, Mode::Read);
     let row = client
         .conn
-        .lock_row(&named("a"), RowAsk::Look)
+        .lock_row(&named("a"), RowAction::Look)
         .await
         .unwrap();
     assert_eq!(
@@ -179,10 +199,10 @@ pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
     let (rw, all) = (Kind::ReadWrite, Kind::ALL);
     let mut client = Client::new(place).await;
     let (reader, other) = (client.permit(rw, 1).await, client.permit(rw, 1).await);
-    assert_eq!(client.weighs(&reader, all).await, Weighed::Full);
+    assert_eq!(client.weighs(&reader, all).await, WeighOutcome::Full);
     let writer = client.waits(rw, all).await;
-    assert_eq!(client.releases(&other).await, Freed::Released);
-    let Weighed::Done { fence, next } = client.weighs(&reader, all).await else {
+    assert_eq!(client.releases(&other).await, FreeOutcome::Released);
+    let WeighOutcome::Done { fence, next } = client.weighs(&reader, all).await else {
         panic!("it is the only reader");
     };
     assert!(fence > reader.number && next.is_empty());
@@ -190,32 +210,32 @@ pub(crate) async fn a_permit_gets_another_weight(place: &impl Place) {
     let behind = client.waits(rw, 1).await;
     // The first waiter is a writer, so nobody gets in.
     // A downgrade from before the upgrade comes too late.
-    assert_eq!(client.weighs(&reader, 1).await, Weighed::Stale(fence));
+    assert_eq!(client.weighs(&reader, 1).await, WeighOutcome::Stale(fence));
     let before = Asked {
         number: fence,
         ..reader
     };
     // So does one from before another upgrade, which found nothing to do.
-    let Weighed::Done { fence, .. } = client.weighs(&before, all).await else {
+    let WeighOutcome::Done { fence, .. } = client.weighs(&before, all).await else {
         panic!("it has that weight");
     };
-    assert_eq!(client.weighs(&before, 1).await, Weighed::Stale(fence));
+    assert_eq!(client.weighs(&before, 1).await, WeighOutcome::Stale(fence));
     assert_eq!(client.used().await, [i64::from(all); 2]);
     let reader = Asked {
         number: fence,
         ..before
     };
-    let done = Weighed::Done {
+    let done = WeighOutcome::Done {
         fence,
         next: vec![],
     };
     assert_eq!(client.weighs(&reader, 1).await, done);
     assert_eq!(client.weighs(&reader, 1).await, done);
     let leaves = writer.leaves();
-    let granted = behind.ask.join.grant_id;
+    let granted = behind.params.join.grant_id;
     assert_eq!(client.passes(leaves).await, granted_to(granted));
     client.expire_grants().await;
-    assert_eq!(client.weighs(&reader, 1).await, Weighed::Gone);
+    assert_eq!(client.weighs(&reader, 1).await, WeighOutcome::Gone);
     client.check().await;
 }
 
@@ -226,9 +246,9 @@ pub(crate) async fn a_downgrade_lets_readers_in(place: &impl Place) {
     let readers = [client.waits(rw, 1).await, client.waits(rw, 1).await];
     let next = readers
         .iter()
-        .map(|waits| waits.ask.join.grant_id)
+        .map(|waits| waits.params.join.grant_id)
         .collect();
-    let done = Weighed::Done {
+    let done = WeighOutcome::Done {
         fence: writer.number,
         next,
     };
@@ -243,24 +263,24 @@ pub(crate) async fn a_capacity_is_changed_in_use(place: &impl Place) {
     let nobody = Vec::new();
     let before = None;
     let next = nobody.clone();
-    assert_eq!(made, Some(Resized::Done { before, next }));
+    assert_eq!(made, Some(ResizeOutcome::Done { before, next }));
     let held = [client.permit(TWO, 1).await, client.permit(TWO, 1).await];
     let waits = client.waits(TWO, 1).await;
-    let next = vec![waits.ask.join.grant_id];
+    let next = vec![waits.params.join.grant_id];
     let raised = client.conn.permit_resize(&named("a"), 3).await.unwrap();
     let before = Some(2);
-    assert_eq!(raised, Some(Resized::Done { before, next }));
+    assert_eq!(raised, Some(ResizeOutcome::Done { before, next }));
     let lowered = client.conn.permit_resize(&named("a"), 1).await.unwrap();
     let before = Some(3);
     let next = nobody;
-    assert_eq!(lowered, Some(Resized::Done { before, next }));
+    assert_eq!(lowered, Some(ResizeOutcome::Done { before, next }));
     let one = Kind::Semaphore { capacity: 1 };
     let last = client.waits(one, 1).await;
     // No new permit before fewer than one is used.
-    assert_eq!(client.releases(&held[0]).await, Freed::Released);
-    assert_eq!(client.releases(&held[1]).await, Freed::Released);
-    let next = vec![last.ask.join.grant_id];
-    assert_eq!(client.releases(&waits).await, Freed::Passed(next));
+    assert_eq!(client.releases(&held[0]).await, FreeOutcome::Released);
+    assert_eq!(client.releases(&held[1]).await, FreeOutcome::Released);
+    let next = vec![last.params.join.grant_id];
+    assert_eq!(client.releases(&waits).await, FreeOutcome::Passed(next));
     client.check().await;
 }
 
@@ -272,18 +292,18 @@ pub(crate) async fn a_waiter_that_is_too_heavy_for_a_new_capacity_is_removed(pla
     let fits = [client.waits(ten, 5).await, client.waits(ten, 1).await];
     let resized = client.conn.permit_resize(&named("a"), 5).await.unwrap();
     let (before, next) = (Some(10), Vec::new());
-    assert_eq!(resized, Some(Resized::Done { before, next }));
+    assert_eq!(resized, Some(ResizeOutcome::Done { before, next }));
     client.check().await;
     for waits in &heavy {
-        assert_eq!(client.looks(waits).await, Looked::Gone);
-        let joined = client.joins_permits(&waits.ask).await;
-        assert!(matches!(joined, Joined::Mismatch(_)), "{joined:?}");
+        assert_eq!(client.looks(waits).await, LookOutcome::Gone);
+        let joined = client.joins_permits(&waits.params).await;
+        assert!(matches!(joined, JoinOutcome::Mismatch(_)), "{joined:?}");
     }
     assert_eq!(client.row("a").await.waiters, 2);
-    let next = vec![fits[0].ask.join.grant_id];
-    assert_eq!(client.releases(&held).await, Freed::Passed(next));
-    let next = vec![fits[1].ask.join.grant_id];
-    assert_eq!(client.releases(&fits[0]).await, Freed::Passed(next));
+    let next = vec![fits[0].params.join.grant_id];
+    assert_eq!(client.releases(&held).await, FreeOutcome::Passed(next));
+    let next = vec![fits[1].params.join.grant_id];
+    assert_eq!(client.releases(&fits[0]).await, FreeOutcome::Passed(next));
     client.check().await;
 }
 
@@ -299,26 +319,26 @@ pub(crate) async fn at_most_a_hundred_waiters_are_granted_at_once(place: &impl P
     }
     dies.expire().await;
     let grants = |readers: &[Asked]| {
-        let grants = readers.iter().map(|reader| reader.ask.join.grant_id);
+        let grants = readers.iter().map(|reader| reader.params.join.grant_id);
         grants.collect::<Vec<_>>()
     };
     let next = grants(&readers[..MOST]);
-    assert_eq!(client.releases(&writer).await, Freed::Passed(next));
+    assert_eq!(client.releases(&writer).await, FreeOutcome::Passed(next));
     client.check().await;
     assert_eq!(client.used().await, [i64::try_from(MOST).unwrap(); 2]);
     // Those that are left find it.
     assert!(is_orphaned(&client.looks(&readers[MOST]).await));
     let next = grants(&readers[MOST..]);
-    let ended = Ended::Nothing;
+    let ended = EndedGrant::Nothing;
     assert_eq!(
         client.passes(PassWhy::Orphaned).await,
-        Passed { ended, next }
+        PassOutcome { ended, next }
     );
-    let Confirmed::Held { fence, .. } = client.confirms(&readers[MOST + 1]).await else {
+    let ConfirmOutcome::Held { fence, .. } = client.confirms(&readers[MOST + 1]).await else {
         panic!("the window is open");
     };
     assert_eq!(fence, writer.number, "the last write's");
-    assert_eq!(client.passes(PassWhy::Orphaned).await, Passed::NOTHING);
+    assert_eq!(client.passes(PassWhy::Orphaned).await, PassOutcome::NOTHING);
     client.check().await;
 }
 
@@ -331,7 +351,7 @@ pub(crate) async fn a_change_of_weight_grants_a_hundred_too(place: &impl Place) 
     }
     let weighed = client.weighs(&writer, 1).await;
     assert!(
-        matches!(&weighed, Weighed::Done { next, .. } if next.len() == MOST),
+        matches!(&weighed, WeighOutcome::Done { next, .. } if next.len() == MOST),
         "{weighed:?}"
     );
     assert_eq!(client.passes(PassWhy::Orphaned).await.next.len(), 1);

@@ -13,8 +13,8 @@ use super::pace::Pace;
 use crate::model::{Kind, Share};
 use crate::store::tests::*;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::lease::{FOR_EVER, RenewAsk, Renewed};
-use crate::store::verbs::permit::{WeighAsk, Weighed};
+use crate::store::verbs::lease::{FOR_EVER, RenewOutcome, RenewParams};
+use crate::store::verbs::permit::{WeighOutcome, WeighParams};
 
 const CLIENTS: usize = 8;
 pub(super) const PLACES: [(&str, Kind); 2] = [
@@ -46,7 +46,7 @@ type Held = Arc<[AtomicI64; 2]>;
 /// What a client does with its next permit.
 struct Plan {
     place: usize,
-    ask: PermitAsk,
+    params: PermitParams,
     /// It is never heard of again.
     freezes: bool,
     /// It leaves the queue; `true`: it tells its position.
@@ -85,15 +85,15 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
     while !pace.is_over() {
         let plan = client.plan();
         if plan.freezes {
-            pace.late.passes_on(client.freeze(plan.ask)).await;
+            pace.late.passes_on(client.freeze(plan.params)).await;
             continue;
         }
         let asked = Instant::now();
-        let answer = pace.late.passes_on(client.join_permit(&plan.ask)).await;
+        let answer = pace.late.passes_on(client.join_permit(&plan.params)).await;
         let joined = (asked, Instant::now());
         let (position, fence) = match answer {
-            Some(Joined::Granted { fence }) => (None, Some(fence)),
-            Some(Joined::Queued { position, .. }) => {
+            Some(JoinOutcome::Granted { fence }) => (None, Some(fence)),
+            Some(JoinOutcome::Queued { position, .. }) => {
                 let turn = client.turn(&plan, position, asked, &pace).await;
                 (Some(position), turn)
             }
@@ -110,7 +110,8 @@ async fn client<P: Place>(place: P, held: Held, pace: Arc<Pace>) -> Vec<Granted>
             place: plan.place,
             position,
             fence,
-            is_new: plan.ask.share.kind != Kind::ReadWrite || plan.ask.share.weight == Kind::ALL,
+            is_new: plan.params.share.kind != Kind::ReadWrite
+                || plan.params.share.weight == Kind::ALL,
             joined,
         });
         client
@@ -145,7 +146,7 @@ impl<P: Place> Client<P> {
         let tells = random.random_bool(0.5);
         Plan {
             place,
-            ask: PermitAsk {
+            params: PermitParams {
                 join,
                 share: Share { kind, weight },
             },
@@ -156,23 +157,26 @@ impl<P: Place> Client<P> {
     }
 
     /// Joins in a session that nobody renews, and does nothing else.
-    async fn freeze(&mut self, mut ask: PermitAsk) {
-        let open = OpenAsk {
+    async fn freeze(&mut self, mut params: PermitParams) {
+        let open = OpenParams {
             id: Uuid::new_v4(),
             ttl: BRIEF,
             holder: "freezes".into(),
         };
         while is_busy(&self.conn.session_open(&open).await) {}
-        ask.join.session = open.id;
-        if !ask.join.in_session {
-            ask.join.ttl = BRIEF;
+        params.join.session = open.id;
+        if !params.join.in_session {
+            params.join.ttl = BRIEF;
         }
-        self.conn.permit_join(&ask.join, ask.share).await.unwrap();
+        self.conn
+            .permit_join(&params.join, params.share)
+            .await
+            .unwrap();
     }
 
     /// `None`: the row is locked.
-    async fn join_permit(&mut self, ask: &PermitAsk) -> Option<Joined> {
-        unless_locked(self.conn.permit_join(&ask.join, ask.share).await)
+    async fn join_permit(&mut self, params: &PermitParams) -> Option<JoinOutcome> {
+        unless_locked(self.conn.permit_join(&params.join, params.share).await)
     }
 
     /// Waits for a turn; its join was sent at `asked`. `None`: it left, or its window was over.
@@ -183,8 +187,8 @@ impl<P: Place> Client<P> {
         asked: Instant,
         pace: &Pace,
     ) -> Option<i64> {
-        let JoinAsk { name, grant_id, .. } = plan.ask.join.clone();
-        let look = LookAsk {
+        let JoinParams { name, grant_id, .. } = plan.params.join.clone();
+        let look = LookParams {
             name: name.clone(),
             grant_id,
             position,
@@ -201,8 +205,8 @@ impl<P: Place> Client<P> {
                 match pace.late.passes_on(self.pass_permits(&name, leaves)).await {
                     None => continue,
                     // Its turn had come, perhaps.
-                    Some(Ended::Nothing | Ended::Live) => return None,
-                    Some(Ended::Expired) => {
+                    Some(EndedGrant::Nothing | EndedGrant::Live) => return None,
+                    Some(EndedGrant::Expired) => {
                         pace.late.lost(waited);
                         return None;
                     }
@@ -212,26 +216,26 @@ impl<P: Place> Client<P> {
             let looked = self.conn.permit_look(std::slice::from_ref(&look)).await;
             let looked = looked.unwrap().remove(0);
             // The window began after the last look that found it waiting.
-            if matches!(looked, Looked::Waiting { .. }) {
+            if matches!(looked, LookOutcome::Waiting { .. }) {
                 waited = now;
             }
             match looked {
-                Looked::Granted => match self.confirm_permit(&plan.ask).await {
-                    Some(Confirmed::Held { fence, .. }) => return Some(fence),
+                LookOutcome::Granted => match self.confirm_permit(&plan.params).await {
+                    Some(ConfirmOutcome::Held { fence, .. }) => return Some(fence),
                     None => {}
-                    Some(Confirmed::Gone) => {
+                    Some(ConfirmOutcome::Gone) => {
                         pace.late.lost(waited);
                         return None;
                     }
                 },
-                Looked::Waiting {
+                LookOutcome::Waiting {
                     is_orphaned: true, ..
                 } => {
                     let orphaned = self.pass_permits(&name, PassWhy::Orphaned);
                     pace.late.passes_on(orphaned).await;
                 }
-                Looked::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
-                Looked::Gone => {
+                LookOutcome::Waiting { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+                LookOutcome::Gone => {
                     pace.late.lost(waited);
                     return None;
                 }
@@ -240,23 +244,26 @@ impl<P: Place> Client<P> {
     }
 
     /// `None`: the row is locked.
-    async fn pass_permits(&mut self, name: &Name, why: PassWhy) -> Option<Ended> {
+    async fn pass_permits(&mut self, name: &Name, why: PassWhy) -> Option<EndedGrant> {
         let name = name.clone();
-        let passed = self.conn.permit_pass(&PassAsk { name, why }).await;
+        let passed = self.conn.permit_pass(&PassParams { name, why }).await;
         unless_locked(passed).map(|passed| passed.ended)
     }
 
-    async fn confirm_permit(&mut self, PermitAsk { join, .. }: &PermitAsk) -> Option<Confirmed> {
-        let ask = ConfirmAsk {
+    async fn confirm_permit(
+        &mut self,
+        PermitParams { join, .. }: &PermitParams,
+    ) -> Option<ConfirmOutcome> {
+        let params = ConfirmParams {
             ttl: join.ttl,
             session: join.in_session.then_some(join.session),
-            ..confirm_ask(join.name.permit(join.grant_id), join.grant_id)
+            ..confirm_params(join.name.permit(join.grant_id), join.grant_id)
         };
-        unless_locked(self.conn.queue_confirm(&ask).await)
+        unless_locked(self.conn.queue_confirm(&params).await)
     }
 
     async fn hold_for_a_while(&mut self, plan: &Plan, fence: i64, held: &AtomicI64, pace: &Pace) {
-        let PermitAsk { join, share } = &plan.ask;
+        let PermitParams { join, share } = &plan.params;
         let take = |more: i64| {
             let now = held.fetch_add(more, Ordering::SeqCst) + more;
             let capacity = i64::from(share.kind.capacity());
@@ -269,20 +276,20 @@ impl<P: Place> Client<P> {
             let more = i64::from(new) - weight;
             // What it gives back, another client may have before the answer.
             take(more.min(0));
-            let ask = WeighAsk {
+            let params = WeighParams {
                 name: join.name.clone(),
                 grant_id: join.grant_id,
                 fence,
                 weight: new,
             };
-            match pace.late.passes_on(self.weigh_permit(&ask)).await {
-                Weighed::Done { fence: now, .. } => {
+            match pace.late.passes_on(self.weigh_permit(&params)).await {
+                WeighOutcome::Done { fence: now, .. } => {
                     let is_new = more > 0 || more == 0 && new > 1;
                     assert!(if is_new { now > fence } else { now == fence });
                     weight += more;
                     take(more.max(0));
                 }
-                Weighed::Full if more > 0 => {}
+                WeighOutcome::Full if more > 0 => {}
                 other => panic!("{more} more: {other:?}"),
             }
         }
@@ -294,38 +301,38 @@ impl<P: Place> Client<P> {
         pace.late.passes_on(self.release_permit(join, fence)).await;
     }
 
-    async fn renew_permit(&mut self, join: &JoinAsk) {
-        let ask = RenewAsk {
+    async fn renew_permit(&mut self, join: &JoinParams) {
+        let params = RenewParams {
             name: join.name.permit(join.grant_id),
             grant_id: join.grant_id,
             ttl: join.ttl,
         };
-        let renewed = self.conn.lease_renew(&[ask]).await;
+        let renewed = self.conn.lease_renew(&[params]).await;
         if !is_busy(&renewed) {
-            assert!(matches!(renewed.unwrap()[0], Renewed::Live { .. }));
+            assert!(matches!(renewed.unwrap()[0], RenewOutcome::Live { .. }));
         }
     }
 
-    async fn weigh_permit(&mut self, ask: &WeighAsk) -> Weighed {
+    async fn weigh_permit(&mut self, params: &WeighParams) -> WeighOutcome {
         loop {
-            if let Some(weighed) = unless_locked(self.conn.permit_weigh(ask).await) {
+            if let Some(weighed) = unless_locked(self.conn.permit_weigh(params).await) {
                 return weighed;
             }
         }
     }
 
-    async fn release_permit(&mut self, join: &JoinAsk, fence: i64) {
-        let ask = ReleaseAsk {
+    async fn release_permit(&mut self, join: &JoinParams, fence: i64) {
+        let params = ReleaseParams {
             name: join.name.permit(join.grant_id),
             grant_id: join.grant_id,
             fence,
             was_queued: false,
         };
         loop {
-            let freed = self.conn.lease_release(std::slice::from_ref(&ask)).await;
+            let freed = self.conn.lease_release(std::slice::from_ref(&params)).await;
             match freed.unwrap().remove(0) {
-                Freed::Released | Freed::Passed(_) => return,
-                Freed::Locked => {}
+                FreeOutcome::Released | FreeOutcome::Passed(_) => return,
+                FreeOutcome::Locked => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -339,20 +346,20 @@ impl<P: Place> Client<P> {
         let share = Share { kind, weight };
         let plan = Plan {
             place,
-            ask: PermitAsk { join, share },
+            params: PermitParams { join, share },
             freezes: false,
             leaves: None,
             weighs: None,
         };
         let asked = Instant::now();
-        let joined = until_unlocked!(self.join_permit(&plan.ask).await);
+        let joined = until_unlocked!(self.join_permit(&plan.params).await);
         let fence = match joined {
-            Joined::Granted { fence } => Some(fence),
-            Joined::Queued { position, .. } => self.turn(&plan, position, asked, pace).await,
+            JoinOutcome::Granted { fence } => Some(fence),
+            JoinOutcome::Queued { position, .. } => self.turn(&plan, position, asked, pace).await,
             other => panic!("{other:?}"),
         };
         let fence = fence.expect("it does not leave");
-        self.release_permit(&plan.ask.join, fence).await;
+        self.release_permit(&plan.params.join, fence).await;
     }
 }
 

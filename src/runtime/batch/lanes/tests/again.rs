@@ -26,7 +26,7 @@ async fn acquires_that_a_busy_file_has_refused_share_statements() {
     assert!((1..=2).contains(&commits), "{commits} commits");
     for outcome in &mut outcomes {
         let attempt = answer(outcome).expect("an answer");
-        assert!(matches!(attempt, Acquired::Held(guard) if guard.grant().is_held()));
+        assert!(matches!(attempt, AcquireAnswer::Held(guard) if guard.grant().is_held()));
     }
 }
 
@@ -79,7 +79,7 @@ async fn releases_that_a_busy_file_has_refused_share_a_statement_and_those_behin
     for outcome in &mut outcomes {
         assert_eq!(answer(outcome), Some(ReleaseOutcome::Released));
     }
-    assert!(matches!(answer(&mut taken), Some(Acquired::Held(_))));
+    assert!(matches!(answer(&mut taken), Some(AcquireAnswer::Held(_))));
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
         let (mut take, outcome) = bench.take(&format!("n{n}"));
         if n == 17 {
             // No column takes the resulting value.
-            take.verb.ask.ttl = Duration::MAX;
+            take.verb.params.ttl = Duration::MAX;
         }
         bench.send(take);
         outcomes.push(outcome);
@@ -104,10 +104,10 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
     let batch = bench.lane.pick();
     assert_eq!(batch.len(), 1);
     let undo = as_release(&batch[0]).expect("an undo");
-    assert_eq!(undo.verb.ask.name.as_str(), "n17");
+    assert_eq!(undo.verb.params.name.as_str(), "n17");
     for (n, outcome) in outcomes.iter_mut().enumerate() {
         match outcome.try_recv().expect("an answer") {
-            Ok(Acquired::Held(_)) => assert_ne!(n, 17),
+            Ok(AcquireAnswer::Held(_)) => assert_ne!(n, 17),
             other => assert_eq!(n, 17, "{other:?}"),
         }
     }
@@ -147,7 +147,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
     bench.lane.link.put(Box::new(waiting));
     sql(&mut other, BEGIN_TO_WRITE).await;
     let (mut take, mut outcome) = bench.take("a");
-    take.verb.ask.ttl = ttl;
+    take.verb.params.ttl = ttl;
     bench.send(take);
     // The statement waits for the file, for more than a sixth of the TTL.
     let release = async {
@@ -157,7 +157,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
         now
     };
     let ((), released) = tokio::join!(bench.step(), release);
-    let Some(Acquired::Held(guard)) = answer(&mut outcome) else {
+    let Some(AcquireAnswer::Held(guard)) = answer(&mut outcome) else {
         panic!("the name is free")
     };
     // Five sixths of the TTL are trusted. Counted from before the statement, the deadline would come a fifth of that
@@ -188,7 +188,7 @@ async fn a_broken_connection_leaves_all_of_a_batch_in_doubt_but_looks() {
     let (reply, mut forced) = oneshot::channel();
     let name = Name::new("c").unwrap();
     let progress = Progress::within(PATIENCE);
-    let head = Head::new(
+    let head = JobHead::new(
         Subject::Lock(name.clone()),
         "force release",
         Manner::Order,
@@ -257,7 +257,7 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
                 assert!(error.to_string().contains("too large"), "{error}");
             }
             (17, answer) => assert!(matches!(answer, Err(TryRecvError::Empty))),
-            (_, answer) => assert!(matches!(answer, Ok(Ok(Acquired::Held(_)))), "n{n}"),
+            (_, answer) => assert!(matches!(answer, Ok(Ok(AcquireAnswer::Held(_)))), "n{n}"),
         }
     }
 }
@@ -342,7 +342,7 @@ async fn a_statement_that_succeeds_ends_the_trouble() {
 fn an_answer_is_late_after_a_sixth_of_the_ttl() {
     let ttl = Duration::from_millis(600);
     let sent = Moment::now();
-    let after = |ms| Answered {
+    let after = |ms| AnswerTime {
         sent,
         took: Duration::from_millis(ms),
     };

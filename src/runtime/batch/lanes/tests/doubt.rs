@@ -8,11 +8,11 @@ async fn what_an_earlier_sending_was_granted_is_handed_out() {
     let take = bench.doubtful("a", 1);
     let mut other = bench.other().await;
     let earlier = other
-        .lease_take(std::slice::from_ref(&take.0.verb.ask))
+        .lease_take(std::slice::from_ref(&take.0.verb.params))
         .await;
     let guard = bench.granted(take).await;
     let fence = guard.grant().fence();
-    assert!(matches!(earlier.unwrap()[..], [Taken::Granted { fence: row }] if row == fence));
+    assert!(matches!(earlier.unwrap()[..], [TakeOutcome::Granted { fence: row }] if row == fence));
     assert!(guard.grant().is_held());
 }
 
@@ -43,7 +43,7 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
         let mut bench = Bench::new().await;
         let mut other = bench.other().await;
         let take = bench.doubtful("a", doubts);
-        let ask = take.0.verb.ask.clone();
+        let params = take.0.verb.params.clone();
         let guard = bench.granted(take).await;
         let (release, mut outcome) = bench.release_of(&guard);
         bench.send(release);
@@ -57,9 +57,12 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
         assert!(flushed.try_recv().is_ok());
 
         for sending in 1..=doubts {
-            let late = other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
+            let late = other
+                .lease_take(std::slice::from_ref(&params))
+                .await
+                .unwrap();
             assert!(
-                matches!(late[..], [Taken::Granted { fence }] if fence > guard.grant().fence())
+                matches!(late[..], [TakeOutcome::Granted { fence }] if fence > guard.grant().fence())
             );
             while bench.holder("a").await.is_some() {
                 bench.step().await;
@@ -76,14 +79,14 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
     let mut other = bench.other().await;
     let (mut take, _outcome) = bench.doubtful("a", 2);
     take.head.progress.give_up = Moment::now();
-    let ask = take.verb.ask.clone();
+    let params = take.verb.params.clone();
     // One sending was granted, and its lease has run out.
-    let short = TakeAsk {
+    let short = TakeParams {
         ttl: Duration::from_millis(1),
-        ..ask.clone()
+        ..params.clone()
     };
     let early = other.lease_take(&[short]).await.unwrap();
-    assert!(matches!(early[..], [Taken::Granted { .. }]));
+    assert!(matches!(early[..], [TakeOutcome::Granted { .. }]));
     while bench.holder("a").await.is_some() {}
     bench.send(take);
     for _ in 0..4 {
@@ -91,8 +94,8 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
         let again = bench.lane.pending.wakes_at();
         assert!(again.is_some(), "the other one is looked for");
     }
-    let late = other.lease_take(&[ask]).await.unwrap();
-    assert!(matches!(late[..], [Taken::Granted { .. }]));
+    let late = other.lease_take(&[params]).await.unwrap();
+    assert!(matches!(late[..], [TakeOutcome::Granted { .. }]));
     while bench.holder("a").await.is_some() {
         bench.step().await;
     }
@@ -103,9 +106,9 @@ async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
     let mut bench = Bench::new().await;
     let mut other = bench.other().await;
     let (mut take, outcome) = bench.doubtful("a", 1);
-    take.verb.ask.ttl = Duration::from_secs(3);
-    take.verb.wanted.max_hold = Some(take.verb.ask.ttl);
-    let ask = take.verb.ask.clone();
+    take.verb.params.ttl = Duration::from_secs(3);
+    take.verb.wanted.max_hold = Some(take.verb.params.ttl);
+    let params = take.verb.params.clone();
     let guard = bench.granted((take, outcome)).await;
     while bench.holder("a").await.is_some() {}
     let (release, mut outcome) = bench.release_of(&guard);
@@ -118,9 +121,9 @@ async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
         let again = bench.lane.pending.wakes_at();
         assert!(again.is_some(), "the first sending is looked for");
     }
-    let late = TakeAsk { ttl: TTL, ..ask };
+    let late = TakeParams { ttl: TTL, ..params };
     let late = other.lease_take(&[late]).await.unwrap();
-    assert!(matches!(late[..], [Taken::Granted { .. }]));
+    assert!(matches!(late[..], [TakeOutcome::Granted { .. }]));
     while bench.holder("a").await.is_some() {
         bench.step().await;
     }
@@ -133,7 +136,7 @@ async fn what_undoes_a_release_in_time_looks_for_the_sendings_of_its_acquire_as_
         let mut bench = Bench::new().await;
         let mut other = bench.other().await;
         let take = bench.doubtful("a", doubts);
-        let ask = take.0.verb.ask.clone();
+        let params = take.0.verb.params.clone();
         let guard = bench.granted(take).await;
         let (release, _outcome) = bench.release_of(&guard);
         bench.lane.pending.arrive(release.into());
@@ -143,8 +146,11 @@ async fn what_undoes_a_release_in_time_looks_for_the_sendings_of_its_acquire_as_
         bench.step().await;
         assert_eq!(bench.holder("a").await, None);
         for _ in 0..doubts {
-            let late = other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
-            assert!(matches!(late[..], [Taken::Granted { .. }]));
+            let late = other
+                .lease_take(std::slice::from_ref(&params))
+                .await
+                .unwrap();
+            assert!(matches!(late[..], [TakeOutcome::Granted { .. }]));
             assert!(bench.lane.pending.wakes_at().is_some(), "{doubts}");
             while bench.holder("a").await.is_some() {
                 bench.step().await;
@@ -186,7 +192,7 @@ async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
         let (take, mut outcome) = bench.doubtful("a", doubts);
         bench.send(take);
         bench.step().await;
-        let Some(Acquired::Busy(Busy { holder, .. })) = answer(&mut outcome) else {
+        let Some(AcquireAnswer::Busy(Busy { holder, .. })) = answer(&mut outcome) else {
             panic!("it is held");
         };
         assert_eq!(holder.unwrap().grant_id, guard.grant().id);
@@ -201,7 +207,7 @@ async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     // The first acquire has happened.
     let mut other = bench.other().await;
     other
-        .lease_take(std::slice::from_ref(&first.verb.ask))
+        .lease_take(std::slice::from_ref(&first.verb.params))
         .await
         .unwrap();
     drop(outcome);
@@ -210,7 +216,7 @@ async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     bench.send(second);
     bench.step().await;
     bench.step().await;
-    assert!(matches!(answer(&mut outcome), Some(Acquired::Held(_))));
+    assert!(matches!(answer(&mut outcome), Some(AcquireAnswer::Held(_))));
     assert_eq!(bench.lane.pending.wakes_at(), None);
 }
 
@@ -219,7 +225,7 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
     let mut bench = Bench::new().await;
     let (waited_for, _outcome) = bench.doubtful("a", 1);
     let (gone, _) = bench.doubtful("b", 1);
-    let grant_ids = [waited_for.verb.ask.grant_id, gone.verb.ask.grant_id];
+    let grant_ids = [waited_for.verb.params.grant_id, gone.verb.params.grant_id];
     bench.lane.pending.arrive(waited_for.into());
     bench.lane.pending.arrive(gone.into());
     let batch = bench.lane.pending.pick(Moment::now());
@@ -227,7 +233,10 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
         panic!("{batch:?}")
     };
     let (take, undo) = (as_take(take).unwrap(), as_release(undo).unwrap());
-    assert_eq!([take.verb.ask.grant_id, undo.verb.ask.grant_id], grant_ids);
+    assert_eq!(
+        [take.verb.params.grant_id, undo.verb.params.grant_id],
+        grant_ids
+    );
 }
 
 #[tokio::test]
@@ -239,7 +248,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
         first.head.progress.sent = sent.is_some();
         first.head.progress.doubts = sent.unwrap_or(0);
         first.head.progress.give_up = Moment::now();
-        let grant_id = first.verb.ask.grant_id;
+        let grant_id = first.verb.params.grant_id;
         bench.lane.pending.arrive(first.into());
         let (second, _outcome) = bench.take("a");
         bench.lane.pending.arrive(second.into());
@@ -251,7 +260,10 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
         assert_eq!(batch.len(), 1);
         if let Some(doubts) = sent {
             let undo = as_release(&batch[0]).unwrap();
-            assert_eq!((undo.verb.ask.grant_id, undo.verb.late), (grant_id, doubts));
+            assert_eq!(
+                (undo.verb.params.grant_id, undo.verb.late),
+                (grant_id, doubts)
+            );
             assert_eq!(undo.head.manner, Manner::Duty);
             let left = undo.head.progress.give_up.remaining();
             assert!(left <= TTL && left > TTL / 2, "{left:?}");
@@ -267,7 +279,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
 async fn an_undo_is_repeated_for_ten_minutes_at_most() {
     let bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.verb.ask.ttl = Duration::from_hours(1);
+    take.verb.params.ttl = Duration::from_hours(1);
     let now = Moment::now();
     let undo = Job::from(take).undo(now).unwrap();
     assert_eq!(undo.head().progress.give_up, now + Duration::from_mins(10));
@@ -279,61 +291,13 @@ async fn an_undo_is_repeated_for_ten_minutes_at_most() {
     assert!(inspect("a").0.undo(now).is_none());
 }
 
-#[test]
-fn an_earlier_sending_has_released_what_nobody_else_can_have_taken() {
-    for (doubts, ahead, freed, outcome) in [
-        (0, 60, Freed::Released, ReleaseOutcome::Released),
-        (0, 60, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
-        (
-            0,
-            60,
-            Freed::Superseded,
-            ReleaseOutcome::Lost(Loss::TakenOver),
-        ),
-        (0, 60, Freed::Expired, ReleaseOutcome::Lost(Loss::Expired)),
-        (1, 60, Freed::WasFree, ReleaseOutcome::Released),
-        (1, 60, Freed::Superseded, ReleaseOutcome::Released),
-        (1, 60, Freed::Expired, ReleaseOutcome::Lost(Loss::Expired)),
-        (1, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::Expired)),
-        (0, 0, Freed::WasFree, ReleaseOutcome::Lost(Loss::TakenOver)),
-        (
-            1,
-            0,
-            Freed::Superseded,
-            ReleaseOutcome::Lost(Loss::TakenOver),
-        ),
-    ] {
-        assert_eq!(freed_after(doubts > 0, doubts, ahead, &freed), outcome);
-    }
-    // A refused statement may have released the lease too: reading back can fail.
-    for freed in [Freed::WasFree, Freed::Superseded] {
-        assert_eq!(freed_after(true, 0, 60, &freed), ReleaseOutcome::Released);
-    }
-}
-
-/// The outcome of a release that finds `freed`, `ahead` seconds before the deadline.
-fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: &Freed) -> ReleaseOutcome {
-    let name = Name::new("a").unwrap();
-    let deadline = Moment::now() + Duration::from_mins(1);
-    let exact = ClockError::new(Duration::ZERO);
-    let grant = Grant::new(name, Uuid::nil(), 1, TTL, exact, None, deadline);
-    let progress = Progress {
-        sent,
-        doubts,
-        ..Progress::within(PATIENCE)
-    };
-    let release = release::of(&Arc::new(grant), &Arc::default(), None, progress);
-    let now = deadline - Duration::from_secs(ahead);
-    release.verb.outcome(&release.head.progress, freed, now)
-}
-
 #[tokio::test]
 async fn the_first_waiter_hears_of_a_release() {
     let mut bench = Bench::new().await;
     let name = Name::new("a").unwrap();
     let waiter = bench.core.waiters.join(&name);
     let take = bench.doubtful("a", 1);
-    let ask = take.0.verb.ask.clone();
+    let params = take.0.verb.params.clone();
     let guard = bench.granted(take).await;
     for round in 0..2 {
         let mut freed = pin!(waiter.freed());
@@ -344,7 +308,10 @@ async fn the_first_waiter_hears_of_a_release() {
         } else {
             // The first sending comes late, and is undone.
             let mut other = bench.other().await;
-            other.lease_take(std::slice::from_ref(&ask)).await.unwrap();
+            other
+                .lease_take(std::slice::from_ref(&params))
+                .await
+                .unwrap();
         }
         while bench.holder("a").await.is_some() {
             bench.step().await;

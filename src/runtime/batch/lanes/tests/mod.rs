@@ -11,6 +11,7 @@
 mod again;
 mod batches;
 mod doubt;
+mod freed;
 mod post;
 mod records;
 mod shutdown;
@@ -33,10 +34,10 @@ use super::*;
 use crate::model::{Busy, ClockError, Error, LockInfo, Loss, Name, ReleaseOutcome, Subject};
 use crate::runtime::Core;
 use crate::runtime::base::settings::{Preparing, Settings};
-use crate::runtime::base::tasks::Kind;
+use crate::runtime::base::tasks::TaskKind;
 use crate::runtime::batch::handle::{Channels, Lanes, alone};
-use crate::runtime::batch::head::{Head, Manner, Progress};
-use crate::runtime::batch::job::{Answered, Task, Verb};
+use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::job::{AnswerTime, Task, Verb};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::guard::Guard;
 use crate::runtime::held::guards::Guards;
@@ -46,19 +47,19 @@ use crate::runtime::requests::ending::Ending;
 use crate::runtime::requests::exchange::Exchange;
 use crate::runtime::requests::release;
 use crate::runtime::requests::release::Release;
-use crate::runtime::requests::take::{Acquired, Take};
+use crate::runtime::requests::take::{AcquireAnswer, Take};
 use crate::store::driver::connect::Connector;
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 use crate::store::verbs::Store;
-use crate::store::verbs::lease::{LeaseStore, TakeAsk, Taken};
+use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
 use crate::store::verbs::lock_row::LockRowStore;
-use crate::store::verbs::release::Freed;
+use crate::store::verbs::release::FreeOutcome;
 use crate::store::verbs::row::LockRow;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);
 
-type Outcome = Receiver<Result<Acquired, Error>>;
+type Outcome = Receiver<Result<AcquireAnswer, Error>>;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -130,7 +131,7 @@ impl Bench {
     /// An acquire of `name`, and the receiver of its outcome.
     fn take(&self, name: &str) -> (Task<Take>, Outcome) {
         let (reply, outcome) = oneshot::channel();
-        let ask = TakeAsk {
+        let params = TakeParams {
             name: Name::new(name).unwrap(),
             grant_id: Uuid::new_v4(),
             ttl: TTL,
@@ -139,8 +140,10 @@ impl Bench {
             barging: false,
         };
         let give_up = Moment::now() + PATIENCE;
-        let wanted = self.core.wanted((&ask.name, ask.grant_id), TTL, None, None);
-        let take = Take::task(ask, wanted, reply, give_up);
+        let wanted = self
+            .core
+            .wanted((&params.name, params.grant_id), TTL, None, None);
+        let take = Take::task(params, wanted, reply, give_up);
         (take, outcome)
     }
 
@@ -185,8 +188,8 @@ impl Bench {
         self.send(take);
         self.step().await;
         match answer(&mut outcome).expect("an answer") {
-            Acquired::Held(guard) => guard,
-            Acquired::Busy(busy) => panic!("{busy}"),
+            AcquireAnswer::Held(guard) => guard,
+            AcquireAnswer::Busy(busy) => panic!("{busy}"),
         }
     }
 
@@ -235,7 +238,7 @@ fn inspect(name: &str) -> (Job, Receiver<Result<Option<LockRow>, Error>>) {
     let (reply, found) = oneshot::channel();
     let name = Name::new(name).unwrap();
     let progress = Progress::within(PATIENCE);
-    let head = Head::new(
+    let head = JobHead::new(
         Subject::Lock(name.clone()),
         "inspect",
         Manner::Look,

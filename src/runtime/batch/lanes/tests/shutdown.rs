@@ -4,14 +4,14 @@ use super::stop::{held, names, slow};
 use super::*;
 use crate::model::{Fingerprint, RecordKey};
 use crate::runtime::held::attempt_guard::RecordGuard;
-use crate::runtime::requests::claim::{Claim, Claiming};
-use crate::store::verbs::record::{ClaimAsk, Finished, RecordEnd};
+use crate::runtime::requests::claim::{Claim, ClaimAnswer};
+use crate::store::verbs::record::{ClaimParams, FinishOutcome, RecordEnd};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// An attempt that a lane of the client's own claims.
 async fn begun(core: &Arc<Core>, key: &str) -> RecordGuard {
-    let ask = ClaimAsk {
+    let params = ClaimParams {
         key: RecordKey::new("me", key).unwrap(),
         attempt_id: Uuid::new_v4(),
         holder: "test".into(),
@@ -26,10 +26,10 @@ async fn begun(core: &Arc<Core>, key: &str) -> RecordGuard {
     };
     match core
         .lanes
-        .answer(|reply| Claim::task(&core.holdings, ask, reply))
+        .answer(|reply| Claim::task(&core.holdings, params, reply))
         .await
     {
-        Ok(Claiming::Mine(attempt)) => attempt,
+        Ok(ClaimAnswer::Mine(attempt)) => attempt,
         other => panic!("{other:?}"),
     }
 }
@@ -128,7 +128,7 @@ async fn an_attempt_whose_lease_is_over_is_reported_and_records_its_outcome() {
         retain: TTL,
         remember: TTL,
     };
-    assert_eq!(attempt.finish(end).await.unwrap(), Finished::Ended);
+    assert_eq!(attempt.finish(end).await.unwrap(), FinishOutcome::Ended);
     assert_eq!(bench.core.shut_down(PATIENCE).await, []);
 }
 

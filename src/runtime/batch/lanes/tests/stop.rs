@@ -8,7 +8,7 @@ const MS: Duration = Duration::from_millis(1);
 
 /// A guard that a lane of the client's own grants.
 pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
-    let ask = TakeAsk {
+    let params = TakeParams {
         name: Name::new(name).unwrap(),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
@@ -17,11 +17,11 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
         barging: false,
     };
     let give_up = Moment::now() + PATIENCE;
-    let wanted = core.wanted((&ask.name, ask.grant_id), TTL, None, None);
-    let take = |reply| Take::task(ask, wanted, reply, give_up);
+    let wanted = core.wanted((&params.name, params.grant_id), TTL, None, None);
+    let take = |reply| Take::task(params, wanted, reply, give_up);
     match core.lanes.answer(take).await.unwrap() {
-        Acquired::Held(guard) => guard,
-        Acquired::Busy(busy) => panic!("{busy}"),
+        AcquireAnswer::Held(guard) => guard,
+        AcquireAnswer::Busy(busy) => panic!("{busy}"),
     }
 }
 
@@ -142,15 +142,15 @@ async fn a_stopped_lane_does_not_dial_for_what_may_never_come() {
 #[tokio::test]
 async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
     let bench = Bench::new().await;
-    let answered = Answered {
+    let answered = AnswerTime {
         sent: Moment::now(),
         took: MS,
     };
     for sent in [false, true] {
         let (mut take, mut outcome) = bench.take("a");
         take.head.progress.sent = sent;
-        let next = Take::settle(take, Taken::Busy(None), answered);
-        assert!(matches!(answer(&mut outcome), Some(Acquired::Busy(_))));
+        let next = Take::settle(take, TakeOutcome::Busy(None), answered);
+        assert!(matches!(answer(&mut outcome), Some(AcquireAnswer::Busy(_))));
         match next {
             Next::Later(undo) => assert!(sent && as_release(&undo).is_some()),
             _ => assert!(!sent, "it has to be undone"),
@@ -167,7 +167,7 @@ async fn a_guard_that_is_dropped_while_slow_operations_end_is_released() {
         .core
         .lanes
         .tasks
-        .running(Kind::SlowOp, u64::MAX)
+        .running(TaskKind::SlowOp, u64::MAX)
         .is_empty()
     {
         tokio::task::yield_now().await;
@@ -279,7 +279,7 @@ async fn slow_operations_that_come_after_a_shutdown_are_refused_and_guards_are_n
         .core
         .lanes
         .tasks
-        .running(Kind::SlowOp, u64::MAX)
+        .running(TaskKind::SlowOp, u64::MAX)
         .is_empty()
     {
         tokio::task::yield_now().await;

@@ -7,23 +7,23 @@ use crate::runtime::batch::lanes::room::BESIDE_OUTCOME;
 #[tokio::test]
 async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believed() {
     let mut house = House::new().await;
-    let ask = house.ask(&key("k"));
+    let params = house.ask(&key("k"));
     let mut other = house.other().await;
     // The lease is over when the lane gets the answer.
-    let earlier = ClaimAsk {
+    let earlier = ClaimParams {
         lease: Duration::ZERO,
-        ..ask.clone()
+        ..params.clone()
     };
     let earlier = other.record_claim(&[earlier]).await;
-    assert!(matches!(earlier.unwrap()[..], [Claimed::Mine { .. }]));
+    assert!(matches!(earlier.unwrap()[..], [ClaimOutcome::Mine { .. }]));
 
     let (reply, answer) = oneshot::channel();
-    let mut claim = Claim::task(&house.core.holdings, ask, reply);
+    let mut claim = Claim::task(&house.core.holdings, params, reply);
     claim.head.progress.sent = true;
     house.send(claim);
     house.batch().await;
     let claims = answered(&mut vec![answer]);
-    let [Claiming::Mine(guard)] = &claims[..] else {
+    let [ClaimAnswer::Mine(guard)] = &claims[..] else {
         panic!("{claims:?}")
     };
     let deadline = guard.grant.status().deadline;
@@ -80,15 +80,15 @@ async fn only_what_was_not_sent_shares_an_answer_with_its_like() {
 #[tokio::test]
 async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_not_open() {
     let mut house = House::new().await;
-    let ask = house.ask(&key("k"));
+    let params = house.ask(&key("k"));
     let mut other = house.other().await;
-    let claimed = other.record_claim(std::slice::from_ref(&ask)).await;
-    let [Claimed::Mine { attempt }] = claimed.unwrap()[..] else {
+    let claimed = other.record_claim(std::slice::from_ref(&params)).await;
+    let [ClaimOutcome::Mine { attempt }] = claimed.unwrap()[..] else {
         panic!("it is new")
     };
-    let step = StepAsk {
+    let step = StepParams {
         key: key("k"),
-        attempt_id: ask.attempt_id,
+        attempt_id: params.attempt_id,
         attempt,
         step: "charge".into(),
         kind: StepKind::Once { number: 1 },
@@ -108,20 +108,20 @@ async fn a_step_whose_caller_is_gone_before_it_hears_of_it_is_not_open() {
 async fn claims_by_what_was_seen_share_a_batch_around_one_that_saw_something_else() {
     let mut house = House::new().await;
     let mut same = vec![house.claim(&key("k"))];
-    let ask = ClaimAsk {
+    let params = ClaimParams {
         seen: Some(1),
         ..house.ask(&key("k"))
     };
-    let other = house.ask_with(|reply| Claim::task(&house.core.holdings, ask, reply));
+    let other = house.ask_with(|reply| Claim::task(&house.core.holdings, params, reply));
     same.push(house.claim(&key("k")));
     house.batch().await;
     let claims = answered(&mut same);
-    let as_expected = matches!(claims[..], [Claiming::Mine(_), Claiming::Missed]);
+    let as_expected = matches!(claims[..], [ClaimAnswer::Mine(_), ClaimAnswer::Missed]);
     assert!(as_expected, "{claims:?}");
     let mut other = vec![other];
     assert!(answered(&mut other).is_empty());
     house.batch().await;
-    assert!(matches!(answered(&mut other)[..], [Claiming::Missed]));
+    assert!(matches!(answered(&mut other)[..], [ClaimAnswer::Missed]));
 }
 
 #[tokio::test]
@@ -129,15 +129,15 @@ async fn a_claim_that_is_refused_for_good_fails_alone() {
     let mut house = House::new().await;
     let mut fine = vec![house.claim(&key("a"))];
     // No column takes the resulting value.
-    let ask = ClaimAsk {
+    let params = ClaimParams {
         lease: Duration::MAX,
         ..house.ask(&key("b"))
     };
-    let mut refused = house.ask_with(|reply| Claim::task(&house.core.holdings, ask, reply));
+    let mut refused = house.ask_with(|reply| Claim::task(&house.core.holdings, params, reply));
     fine.push(house.claim(&key("c")));
     house.batch().await;
     let claims = answered(&mut fine);
-    let as_expected = matches!(claims[..], [Claiming::Mine(_), Claiming::Mine(_)]);
+    let as_expected = matches!(claims[..], [ClaimAnswer::Mine(_), ClaimAnswer::Mine(_)]);
     assert!(as_expected, "{claims:?}");
     let refused = refused.try_recv().expect("an answer");
     assert!(
@@ -148,7 +148,7 @@ async fn a_claim_that_is_refused_for_good_fails_alone() {
 
 #[test]
 fn what_a_step_came_to_counts_among_what_is_written() {
-    let ask = StepAsk {
+    let params = StepParams {
         key: key("k"),
         attempt_id: Uuid::nil(),
         attempt: 1,
@@ -157,9 +157,9 @@ fn what_a_step_came_to_counts_among_what_is_written() {
     };
     let outcome = Outcome::new("a/b", vec![0; 7]).unwrap();
     let progress = Progress::within(PATIENCE);
-    let done = FinishStep::task(ask.clone(), Some(outcome), None, progress);
+    let done = FinishStep::task(params.clone(), Some(outcome), None, progress);
     assert_eq!(done.head.written(), 7);
-    let failed = FinishStep::task(ask, None, None, progress);
+    let failed = FinishStep::task(params, None, None, progress);
     assert_eq!(failed.head.written(), 0);
 }
 
@@ -167,7 +167,7 @@ fn what_a_step_came_to_counts_among_what_is_written() {
 async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     let mut house = House::new().await;
     let end = |bytes, reply| {
-        let ask = FinishAsk {
+        let params = FinishParams {
             key: key("k"),
             attempt_id: Uuid::new_v4(),
             attempt: 1,
@@ -177,7 +177,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
                 remember: PATIENCE,
             },
         };
-        Finish::task(ask, reply, Progress::within(PATIENCE))
+        Finish::task(params, reply, Progress::within(PATIENCE))
     };
     let written = end(1_000, None).head.written();
     house.lane.largest = written;

@@ -16,17 +16,17 @@ use crate::runtime::batch::job::{Reply, Task, Verb};
 use crate::runtime::batch::lanes::MAX_BYTES;
 use crate::runtime::batch::lanes::*;
 use crate::runtime::held::attempt_guard::RecordGuard;
-use crate::runtime::requests::claim::{Claim, Claiming};
+use crate::runtime::requests::claim::{Claim, ClaimAnswer};
 use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::read::Read;
 use crate::runtime::requests::step::{BeginStep, FinishStep};
 use crate::store::driver::connect::Connector;
 use crate::store::sqlite::Sqlite;
 use crate::store::verbs::record::{
-    ClaimAsk, Claimed, FinishAsk, Finished, RecordEnd, RecordRow, RecordStore,
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordEnd, RecordRow, RecordStore,
 };
 use crate::store::verbs::record_state::KeptState;
-use crate::store::verbs::step::{StepAsk, StepBegun, StepKind, StepStore};
+use crate::store::verbs::step::{StepBegun, StepKind, StepParams, StepStore};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -68,8 +68,8 @@ impl House {
         }
     }
 
-    fn ask(&self, key: &RecordKey) -> ClaimAsk {
-        ClaimAsk {
+    fn ask(&self, key: &RecordKey) -> ClaimParams {
+        ClaimParams {
             key: key.clone(),
             attempt_id: Uuid::new_v4(),
             holder: "a test".into(),
@@ -84,18 +84,22 @@ impl House {
         }
     }
 
-    fn claim(&self, key: &RecordKey) -> Answer<Claiming> {
+    fn claim(&self, key: &RecordKey) -> Answer<ClaimAnswer> {
         self.ask_with(|reply| Claim::task(&self.core.holdings, self.ask(key), reply))
     }
 
     /// A claim after the connection broke under it this often, and its ask.
-    fn doubtful(&self, key: &RecordKey, doubts: u32) -> (Task<Claim>, ClaimAsk, Answer<Claiming>) {
+    fn doubtful(
+        &self,
+        key: &RecordKey,
+        doubts: u32,
+    ) -> (Task<Claim>, ClaimParams, Answer<ClaimAnswer>) {
         let (reply, answer) = oneshot::channel();
-        let ask = self.ask(key);
-        let mut claim = Claim::task(&self.core.holdings, ask.clone(), reply);
+        let params = self.ask(key);
+        let mut claim = Claim::task(&self.core.holdings, params.clone(), reply);
         claim.head.progress.sent = true;
         claim.head.progress.doubts = doubts;
-        (claim, ask, answer)
+        (claim, params, answer)
     }
 
     /// A connection of its own.
@@ -125,8 +129,8 @@ impl House {
         self.ask_with(|reply| Read::task(key, Progress::within(PATIENCE), reply))
     }
 
-    fn finish(&self, key: &RecordKey) -> Answer<Finished> {
-        let ask = FinishAsk {
+    fn finish(&self, key: &RecordKey) -> Answer<FinishOutcome> {
+        let params = FinishParams {
             key: key.clone(),
             attempt_id: Uuid::new_v4(),
             attempt: 1,
@@ -138,7 +142,7 @@ impl House {
                 step_is_open: false,
             },
         };
-        self.ask_with(|reply| Finish::task(ask, Some(reply), Progress::within(PATIENCE)))
+        self.ask_with(|reply| Finish::task(params, Some(reply), Progress::within(PATIENCE)))
     }
 
     fn ask_with<T, V: Verb>(&self, task: impl FnOnce(Reply<T>) -> Task<V>) -> Answer<T> {
@@ -163,9 +167,9 @@ impl House {
 
     /// A record that is done.
     async fn done(&self, key: &RecordKey, outcome: &Outcome) {
-        let ask = self.ask(key);
-        let claim = |reply| Claim::task(&self.core.holdings, ask, reply);
-        let Claiming::Mine(guard) = self.core.lanes.answer(claim).await.unwrap() else {
+        let params = self.ask(key);
+        let claim = |reply| Claim::task(&self.core.holdings, params, reply);
+        let ClaimAnswer::Mine(guard) = self.core.lanes.answer(claim).await.unwrap() else {
             panic!("it is new")
         };
         let end = RecordEnd::Done {
@@ -173,7 +177,7 @@ impl House {
             retain: PATIENCE,
             remember: PATIENCE,
         };
-        assert_eq!(guard.finish(end).await.unwrap(), Finished::Ended);
+        assert_eq!(guard.finish(end).await.unwrap(), FinishOutcome::Ended);
     }
 }
 
@@ -207,8 +211,8 @@ async fn a_storm_of_one_key_is_one_read_and_one_claim() {
     house.batch().await;
     let claims = answered(&mut claims);
     assert_eq!(claims.len(), 1_000);
-    let mine = |claim: &&Claiming| matches!(claim, Claiming::Mine(_));
-    let missed = |claim: &&Claiming| matches!(claim, Claiming::Missed);
+    let mine = |claim: &&ClaimAnswer| matches!(claim, ClaimAnswer::Mine(_));
+    let missed = |claim: &&ClaimAnswer| matches!(claim, ClaimAnswer::Missed);
     assert_eq!(claims.iter().filter(mine).count(), 1);
     assert_eq!(claims.iter().filter(missed).count(), 999);
     // Reads do not wait for batches of their own after the others, and see their effects.
@@ -288,7 +292,7 @@ async fn a_read_behind_a_change_has_an_answer_of_its_own() {
     assert!(matches!(first[..], [None]), "{first:?}");
     assert_eq!(house.batch().await, 1);
     assert!(answered(&mut reads).is_empty());
-    assert_eq!(answered(&mut vec![end]), [Finished::Superseded]);
+    assert_eq!(answered(&mut vec![end]), [FinishOutcome::Superseded]);
     house.batch().await;
     assert_eq!(answered(&mut reads).len(), 1);
 }

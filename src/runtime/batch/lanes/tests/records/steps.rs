@@ -6,7 +6,7 @@ impl House {
     async fn guard(&self, key: &RecordKey) -> RecordGuard {
         let claim = |reply| Claim::task(&self.core.holdings, self.ask(key), reply);
         match self.core.lanes.answer(claim).await.unwrap() {
-            Claiming::Mine(guard) => guard,
+            ClaimAnswer::Mine(guard) => guard,
             other => panic!("{other:?}"),
         }
     }
@@ -16,8 +16,8 @@ impl House {
     }
 }
 
-fn step(guard: &RecordGuard, kind: StepKind) -> StepAsk {
-    StepAsk {
+fn step(guard: &RecordGuard, kind: StepKind) -> StepParams {
+    StepParams {
         key: guard.key().clone(),
         attempt_id: guard.attempt_id(),
         attempt: guard.grant.fence(),
@@ -44,7 +44,7 @@ async fn the_end_of_an_attempt_closes_the_step_that_it_knows_not_to_have_happene
             Some("charge")
         );
         let ended = guard.finish(guard.give_up()).await.unwrap();
-        assert_eq!(ended, Finished::Ended);
+        assert_eq!(ended, FinishOutcome::Ended);
         let row = house.row(guard.key()).await.unwrap();
         assert_eq!(row.state, state);
         assert_eq!(row.open_step.is_some(), happened);
@@ -65,7 +65,7 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
         ));
         if ends {
             let ended = other.step_finish(&first, None).await.unwrap();
-            assert_eq!(ended, Finished::Ended);
+            assert_eq!(ended, FinishOutcome::Ended);
             assert_eq!(house.open_step(guard.key()).await, None);
         }
         // Begun again; the second time by another sending.
@@ -84,7 +84,7 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
         // Nor does a step that may be repeated.
         let repeatable = step(&guard, StepKind::Repeatable);
         let kept = Outcome::new("a/b", "c").unwrap();
-        let letter = StepAsk {
+        let letter = StepParams {
             step: "letter".into(),
             ..repeatable
         };

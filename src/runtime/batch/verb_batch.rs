@@ -4,19 +4,19 @@ use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 
-use super::head::{Head, Manner};
-use super::job::{Answered, AnyTask, Batch, Job, Next, Rank, Task, Verb};
+use super::head::{JobHead, Manner};
+use super::job::{AnswerTime, AnyTask, Batch, Job, Next, Rank, Task, Verb};
 use crate::model::{Error, Moment};
-use crate::store::driver::connect::Call;
+use crate::store::driver::connect::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 
 impl<V: Verb> AnyTask for Task<V> {
-    fn head(&self) -> &Head {
+    fn head(&self) -> &JobHead {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut JobHead {
         &mut self.head
     }
 
@@ -54,19 +54,19 @@ impl<V: Verb> AnyTask for Task<V> {
     }
 
     fn into_batch(self: Box<Self>) -> Box<dyn Batch> {
-        Box::new(Gathered::of(*self))
+        Box::new(VerbBatch::of(*self))
     }
 }
 
 /// A batch of one verb.
-pub(crate) struct Gathered<V: Verb> {
+pub(crate) struct VerbBatch<V: Verb> {
     pub(crate) firsts: Vec<Task<V>>,
     /// The tasks that share the answer of the task at the same index.
     followers: Vec<Vec<Task<V>>>,
     pub(crate) outcomes: Vec<V::Outcome>,
 }
 
-impl<V: Verb> Gathered<V> {
+impl<V: Verb> VerbBatch<V> {
     pub(crate) fn none() -> Self {
         Self {
             firsts: Vec::new(),
@@ -83,8 +83,8 @@ impl<V: Verb> Gathered<V> {
 
     /// The asks of its tasks.
     pub(crate) fn asks<A: Clone>(&self, of: impl Fn(&V) -> &A) -> Vec<A> {
-        let asks = self.firsts.iter().map(|task| of(&task.verb));
-        asks.cloned().collect()
+        let all = self.firsts.iter().map(|task| of(&task.verb));
+        all.cloned().collect()
     }
 
     fn push(&mut self, task: Task<V>) {
@@ -93,15 +93,15 @@ impl<V: Verb> Gathered<V> {
     }
 }
 
-impl<V: Verb> fmt::Debug for Gathered<V> {
+impl<V: Verb> fmt::Debug for VerbBatch<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gathered")
+        f.debug_struct("VerbBatch")
             .field("firsts", &self.firsts)
             .finish_non_exhaustive()
     }
 }
 
-impl<V: Verb> Batch for Gathered<V> {
+impl<V: Verb> Batch for VerbBatch<V> {
     fn join(&mut self, job: Job) -> Option<Job> {
         if V::RANK.is_alone() || !(&*job as &dyn Any).is::<Task<V>>() {
             return Some(job);
@@ -132,7 +132,7 @@ impl<V: Verb> Batch for Gathered<V> {
         (name, self.firsts.len() + followers)
     }
 
-    fn settle(self: Box<Self>, answered: Answered) -> Vec<Next> {
+    fn settle(self: Box<Self>, answered: AnswerTime) -> Vec<Next> {
         let mut next = Vec::new();
         let tasks = self.firsts.into_iter().zip(self.followers);
         for ((first, followers), outcome) in tasks.zip(self.outcomes) {
@@ -153,7 +153,7 @@ impl<V: Verb> Batch for Gathered<V> {
     }
 }
 
-impl<V: Verb> Call for Gathered<V> {
+impl<V: Verb> VerbCall for VerbBatch<V> {
     fn on<'a>(
         &'a mut self,
         store: &'a mut dyn Store,

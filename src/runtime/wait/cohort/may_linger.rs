@@ -10,7 +10,7 @@ use crate::runtime::wait::queue::Queue;
 
 /// A lease that may linger.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct MayLinger {
     pub(super) linger: Duration,
     pub(super) name: Name,
     /// Its number among the keepers.
@@ -23,7 +23,7 @@ pub(super) struct Kept {
     pub(super) timer: Option<AbortHandle>,
 }
 
-impl Drop for Kept {
+impl Drop for MayLinger {
     fn drop(&mut self) {
         self.queue.keepers.remove(&self.name, self.number);
         if let Some(timer) = &self.timer {

@@ -15,9 +15,9 @@ use super::session::Session;
 use crate::model::{Error, Loss, Moment, Subject};
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::handle::alone;
-use crate::runtime::batch::head::{Head, Manner};
+use crate::runtime::batch::head::{JobHead, Manner};
 use crate::store::verbs::Store;
-use crate::store::verbs::session::OpenAsk;
+use crate::store::verbs::session::OpenParams;
 
 impl Holdings {
     /// The client's session. Opens one when there is none that is live.
@@ -66,17 +66,17 @@ impl Holdings {
         let holder = Arc::clone(&self.settings.holder);
         let open = async move |store: &mut dyn Store| {
             let sent = Moment::now();
-            let ask = OpenAsk {
+            let params = OpenParams {
                 id: Uuid::new_v4(),
                 ttl,
                 holder: Arc::clone(&holder),
             };
-            store.session_open(&ask).await?;
-            Ok((ask.id, sent))
+            store.session_open(&params).await?;
+            Ok((params.id, sent))
         };
         let (id, sent) = self
             .lanes
-            .ask(self.lanes.wish(None, "open a session"), open)
+            .run(self.lanes.wish(None, "open a session"), open)
             .await?;
         let deadline = sent + clock_error.trusted(ttl);
         let session = Session::new(Grant::new(id, id, 0, ttl, clock_error, None, deadline));
@@ -121,8 +121,8 @@ impl Holdings {
     }
 
     /// The head of the job that ends a session in the database.
-    fn ending(&self, id: Uuid) -> Head {
-        Head {
+    fn ending(&self, id: Uuid) -> JobHead {
+        JobHead {
             manner: Manner::Duty,
             ..self.lanes.wish(Subject::Session(id), "end the session")
         }

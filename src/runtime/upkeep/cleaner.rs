@@ -42,16 +42,16 @@ const LOOKS: u32 = 10;
 
 /// The handle of the cleaner. Dropping it ends its task.
 #[derive(Debug)]
-pub(crate) struct Cleaner(Arc<Shared>);
+pub(crate) struct Cleaner(Arc<CleanerState>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct CleanerState {
     wanted: AtomicBool,
     closed: AtomicBool,
     news: Notify,
 }
 
-impl Shared {
+impl CleanerState {
     async fn is_closed(&self) {
         while !self.closed.load(Ordering::Acquire) {
             self.news.notified().await;
@@ -60,7 +60,7 @@ impl Shared {
 }
 
 impl Cleaner {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: &Arc<CleanerState>) -> Self {
         Self(Arc::clone(shared))
     }
 
@@ -84,7 +84,12 @@ impl Drop for Cleaner {
 }
 
 /// Cleans at the interval `every`; never, when it is `None`.
-pub(crate) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>, target: &str) {
+pub(crate) async fn run(
+    mut link: Link,
+    shared: &CleanerState,
+    every: Option<Duration>,
+    target: &str,
+) {
     let Some(every) = every else {
         return;
     };
@@ -113,7 +118,7 @@ pub(crate) async fn run(mut link: Link, shared: &Shared, every: Option<Duration>
     link.close().await;
 }
 
-async fn round(link: &mut Link, shared: &Shared, after: &mut Vec<u8>) -> Result<(), Fault> {
+async fn round(link: &mut Link, shared: &CleanerState, after: &mut Vec<u8>) -> Result<(), Fault> {
     while shared.wanted.load(Ordering::Acquire) {
         let cleaned = batch(link, shared, async |conn| conn.clean(BATCH).await).await?;
         if !cleaned.is_some_and(|cleaned| cleaned.is_full(BATCH)) {
@@ -141,7 +146,7 @@ async fn round(link: &mut Link, shared: &Shared, after: &mut Vec<u8>) -> Result<
 /// Runs one batch, then rests. `None`: the client is closed.
 async fn batch<T>(
     link: &mut Link,
-    shared: &Shared,
+    shared: &CleanerState,
     work: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
     if shared.closed.load(Ordering::Acquire) {
@@ -171,20 +176,20 @@ mod tests {
     use crate::model::{Fingerprint, Name};
     use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
     use crate::store::verbs::clean::CleanStore;
-    use crate::store::verbs::form_token::{FormTokenStore, TokenAsk};
-    use crate::store::verbs::lock_row::{LockRowStore, RowAsk};
+    use crate::store::verbs::form_token::{FormTokenStore, TokenParams};
+    use crate::store::verbs::lock_row::{LockRowStore, RowAction};
     use crate::store::verbs::schema::SchemaStore;
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    async fn new(dir: &tempfile::TempDir) -> (Link, sqlx::SqliteConnection, Shared) {
+    async fn new(dir: &tempfile::TempDir) -> (Link, sqlx::SqliteConnection, CleanerState) {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
         let sqlite = Sqlite::from_url(&url).unwrap();
         let mut conn = sqlite.open(PATIENCE).await.unwrap();
         conn.migrate(crate::store::verbs::schema::MigrateUntil::Now)
             .await
             .unwrap();
-        let shared = Shared::default();
+        let shared = CleanerState::default();
         shared.wanted.store(true, Ordering::Release);
         (Link::new(sqlite, PATIENCE, &Arc::default()), conn, shared)
     }
@@ -195,12 +200,12 @@ mod tests {
         let (mut link, mut conn, shared) = new(&dir).await;
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         for n in 0..=2 * BATCH {
-            let ask = TokenAsk {
+            let params = TokenParams {
                 scope: b"me"[..].into(),
                 digest: Fingerprint::of(n.to_string()),
                 ttl: Duration::ZERO,
             };
-            tx.tx_token_issue(&ask).await.unwrap();
+            tx.tx_token_issue(&params).await.unwrap();
         }
         tx.commit().await.unwrap();
         round(&mut link, &shared, &mut Vec::new()).await.unwrap();
@@ -214,7 +219,7 @@ mod tests {
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         for n in 1..=LOOKS * BATCH + 1 {
             let name = Name::new(&format!("n{n:05}")).unwrap();
-            tx.lock_row(&name, RowAsk::Make).await.unwrap();
+            tx.lock_row(&name, RowAction::Make).await.unwrap();
         }
         tx.commit().await.unwrap();
         let mut after = Vec::new();

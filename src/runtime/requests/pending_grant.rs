@@ -9,13 +9,13 @@ use crate::model::{Moment, Name};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::guard::Guard;
 use crate::runtime::held::holdings::Holdings;
-use crate::runtime::held::session::{Asked, Session};
+use crate::runtime::held::session::{AskedGrant, Session};
 use crate::runtime::wait::barging::Waiters;
-use crate::store::verbs::queue::{Reserved, Ticket};
+use crate::store::verbs::queue::{FenceBlock, Ticket};
 
 /// A grant that is asked for.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct PendingGrant {
     holdings: Arc<Holdings>,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) name: Name,
@@ -24,16 +24,16 @@ pub(crate) struct Wanted {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
     /// The session of the lock, if it has one.
-    pub(crate) session: Option<Asked>,
-    /// The waiter that sendings of its ask may make.
+    pub(crate) session: Option<AskedGrant>,
+    /// The waiter that a late join may still make.
     pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
     /// What was reserved for its cohort.
-    pub(crate) reserved: Reserved,
+    pub(crate) reserved: FenceBlock,
 }
 
-impl Wanted {
+impl PendingGrant {
     /// `session`: the session of the lock, if it has one.
     pub(crate) fn new(
         (holdings, waiters): (&Arc<Holdings>, &Arc<Waiters>),
@@ -52,7 +52,7 @@ impl Wanted {
             session: session.map(|session| session.ask(grant_id)),
             ticket: None,
             is_queued: false,
-            reserved: Reserved::default(),
+            reserved: FenceBlock::default(),
         }
     }
 

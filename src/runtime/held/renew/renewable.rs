@@ -8,10 +8,10 @@ use uuid::Uuid;
 use crate::model::{Loss, Moment, RecordKey};
 use crate::runtime::held::grant::{Grant, Status};
 use crate::runtime::held::session::Session;
-use crate::store::verbs::lease::Renewed;
+use crate::store::verbs::lease::RenewOutcome;
 
 #[derive(Debug, Clone)]
-pub(super) enum Kept {
+pub(super) enum Renewable {
     Lease(Arc<Grant>),
     Attempt(Arc<Grant<RecordKey>>),
     Session(Arc<Session>),
@@ -21,9 +21,9 @@ pub(super) enum Kept {
 macro_rules! on {
     ($kept:expr, $grant:ident => $body:expr) => {
         match $kept {
-            Kept::Lease($grant) => $body,
-            Kept::Attempt($grant) => $body,
-            Kept::Session(session) => {
+            Renewable::Lease($grant) => $body,
+            Renewable::Attempt($grant) => $body,
+            Renewable::Session(session) => {
                 let $grant = &session.grant;
                 $body
             }
@@ -31,7 +31,7 @@ macro_rules! on {
     };
 }
 
-impl Kept {
+impl Renewable {
     pub(super) fn id(&self) -> Uuid {
         on!(self, grant => grant.id)
     }
@@ -39,17 +39,17 @@ impl Kept {
     /// The bytes of its name, or of its scope and key together. (A session has a statement of its own.)
     pub(super) fn name_len(&self) -> usize {
         match self {
-            Kept::Lease(grant) => grant.name.as_bytes().len(),
-            Kept::Attempt(grant) => grant.name.scope().len() + grant.name.key().len(),
-            Kept::Session(_) => 0,
+            Renewable::Lease(grant) => grant.name.as_bytes().len(),
+            Renewable::Attempt(grant) => grant.name.scope().len() + grant.name.key().len(),
+            Renewable::Session(_) => 0,
         }
     }
 
     /// How many leases end with it.
     pub(super) fn leases(&self) -> usize {
         match self {
-            Kept::Lease(_) | Kept::Attempt(_) => 1,
-            Kept::Session(session) => session.locks(),
+            Renewable::Lease(_) | Renewable::Attempt(_) => 1,
+            Renewable::Session(session) => session.locks(),
         }
     }
 
@@ -82,16 +82,16 @@ impl Kept {
         on!(self, grant => grant.renewal_ttl(now).is_some())
     }
 
-    pub(super) fn settle(&self, now: Moment, outcome: Renewed, sent: Moment) {
+    pub(super) fn settle(&self, now: Moment, outcome: RenewOutcome, sent: Moment) {
         match outcome {
-            Renewed::Live { remaining, .. } => {
+            RenewOutcome::Live { remaining, .. } => {
                 on!(self, grant => grant.confirm(now, sent, remaining));
             }
-            Renewed::Gone => match self {
+            RenewOutcome::Gone => match self {
                 // Another client may have ended it, but only after it had expired.
-                Kept::Session(session) => session.grant.lose(Loss::Expired),
-                Kept::Lease(grant) => grant.gone(),
-                Kept::Attempt(grant) => grant.gone(),
+                Renewable::Session(session) => session.grant.lose(Loss::Expired),
+                Renewable::Lease(grant) => grant.gone(),
+                Renewable::Attempt(grant) => grant.gone(),
             },
         }
     }

@@ -10,16 +10,16 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use tokio::time::timeout;
 
+use super::commit_failure::CommitFailure;
 use super::pool::connector;
-use super::uncommitted::Uncommitted;
 use crate::model::{Error, Moment};
 use crate::store::driver::connect::Connector;
-use crate::store::driver::engines::Supported;
+use crate::store::driver::engines::SupportedDatabase;
 use crate::store::driver::writers::{WriteTurn, Writers};
 
 /// A database that a transaction has for itself.
 #[derive(Clone)]
-pub(super) struct Alone {
+pub(super) struct SoleWriter {
     target: Arc<str>,
     /// The same for all names of a file.
     writers: Option<Arc<Writers>>,
@@ -29,7 +29,7 @@ pub(super) struct Alone {
 
 tokio::task_local! {
     /// The database that the transaction of this task has for itself.
-    static ALONE_IN: Alone;
+    static ALONE_IN: SoleWriter;
 }
 
 /// Whether this task is in a closure of a transaction that has the whole database for itself: no lane can write before
@@ -40,16 +40,16 @@ pub(crate) fn is_alone_in(target: &str) -> bool {
 
 /// Whether this task is in a closure of such a transaction, or in one of a transaction in whose closure that one
 /// began.
-fn is_in_any(is_such: impl Fn(&Alone) -> bool) -> bool {
-    let of_all = |innermost: &Alone| {
+fn is_in_any(is_such: impl Fn(&SoleWriter) -> bool) -> bool {
+    let of_all = |innermost: &SoleWriter| {
         iter::successors(Some(innermost), |inner| inner.outer.as_deref()).any(is_such)
     };
     ALONE_IN.try_with(of_all).unwrap_or(false)
 }
 
-impl Alone {
+impl SoleWriter {
     /// The database of a pool, if it has one writer at a time.
-    pub(super) fn of<B: Supported>(pool: &sqlx::Pool<B>) -> Option<Self> {
+    pub(super) fn of<B: SupportedDatabase>(pool: &sqlx::Pool<B>) -> Option<Self> {
         if !B::Connector::CAPABILITIES.one_writer {
             return None;
         }
@@ -62,17 +62,17 @@ impl Alone {
     }
 
     /// A connection of the pool for a transaction, and its turn, if the writers take turns.
-    pub(super) async fn connection<B: Supported>(
+    pub(super) async fn connection<B: SupportedDatabase>(
         &self,
         pool: &sqlx::Pool<B>,
-    ) -> Result<(PoolConnection<B>, Option<WriteTurn>), Uncommitted> {
+    ) -> Result<(PoolConnection<B>, Option<WriteTurn>), CommitFailure> {
         let Some(writers) = &self.writers else {
             return Ok((pool.acquire().await?, None));
         };
         let is_own =
             |alone_in: &Self| matches!(&alone_in.writers, Some(own) if Arc::ptr_eq(own, writers));
         if is_in_any(is_own) {
-            return Err(Uncommitted::Ours(Error::InvalidSetting {
+            return Err(CommitFailure::Ours(Error::InvalidSetting {
                 setting: "work",
                 reason: "the closure begins another transaction in its own file, which would wait for the first: use the closure's \
                          transaction, or begin the other one after the first has ended",
@@ -92,15 +92,15 @@ impl Alone {
 ///
 /// Only the first in the line takes a connection. If all connections of its pool are in use, it leaves the line,
 /// because transactions of other pools wait in it, too. Then it comes back with a connection.
-async fn in_turn<B: Supported>(
+async fn in_turn<B: SupportedDatabase>(
     pool: &sqlx::Pool<B>,
     writers: &Arc<Writers>,
     target: &str,
-) -> Result<(PoolConnection<B>, WriteTurn), Uncommitted> {
+) -> Result<(PoolConnection<B>, WriteTurn), CommitFailure> {
     let limit = pool.options().get_acquire_timeout();
     let until = Moment::now() + limit;
     let no_turn = || {
-        Uncommitted::Ours(Error::Conflict {
+        CommitFailure::Ours(Error::Conflict {
             what: format!(
                 "the file of {target} (transactions of this process had it for {limit:?}, the acquire_timeout of the pool)"
             ),
@@ -129,7 +129,7 @@ async fn in_turn<B: Supported>(
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Whether all connections that the pool may have are in use.
-fn is_exhausted<B: Supported>(pool: &sqlx::Pool<B>) -> bool {
+fn is_exhausted<B: SupportedDatabase>(pool: &sqlx::Pool<B>) -> bool {
     pool.num_idle() == 0 && pool.size() >= pool.options().get_max_connections()
 }
 
@@ -139,5 +139,5 @@ async fn by<T>(until: Moment, work: impl Future<Output = T>) -> Option<T> {
 }
 
 #[cfg(all(test, feature = "sqlite"))]
-#[path = "alone_tests.rs"]
+#[path = "sole_writer_tests.rs"]
 mod tests;
