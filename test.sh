@@ -177,12 +177,12 @@ else
   group settings --test settings
   group http --test http --test actix --test metrics
   group cli --test cli --test servers
+  group examples --test sale --test inbox --test shop --test layer --test program
   join
   # Faults have times in them. What runs beside them has none, and gives way.
   beside fault
   yields="nice -n 10"
   group macros --test refused
-  group examples --test sale --test inbox --test shop --test layer --test program
   group benches --test race
   group doc --exclude rowlock-macros --doc # its pages are tests of rowlock
   join
