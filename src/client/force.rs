@@ -79,7 +79,7 @@ impl Rowlock {
         let (name, core) = (name.clone(), self.core.clone());
         let seen = Arc::new(OnceLock::new());
         let free = async move |store: &mut dyn Store| {
-            let timeout = core.settings.operation_timeout;
+            let timeout = core.holdings.settings.operation_timeout;
             let freed = force_release(store, &name, &seen, timeout).await;
             // This client knows it at once, also when its caller has gone: its tasks would take a lease that lingers.
             // The answer may be lost.

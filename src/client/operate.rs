@@ -153,7 +153,7 @@ impl Rowlock {
     {
         let name = name.try_into().map_err(Into::into)?;
         let doing = "forget";
-        let give_up = Moment::now() + self.core.settings.operation_timeout;
+        let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let mut backoff = backoff::poll();
         loop {
             let head = self.core.lanes.wish(Subject::Lock(name.clone()), doing);
@@ -301,7 +301,7 @@ impl Rowlock {
 
     async fn clean_locks(&self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
-        let timeout = self.core.settings.operation_timeout;
+        let timeout = self.core.holdings.settings.operation_timeout;
         let walk = |reply| Walk::task(batch, timeout, reply);
         self.core.lanes.slow(SlowKind::Cleaning, walk).await
     }

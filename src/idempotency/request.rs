@@ -200,7 +200,7 @@ impl Idempotency {
         ClaimParams {
             key: key.clone(),
             attempt_id: Uuid::new_v4(),
-            holder: Arc::clone(&self.core.settings.holder),
+            holder: Arc::clone(&self.core.holdings.settings.holder),
             fingerprint: *fingerprint,
             lease: self.lease,
             max_attempts: self.allowed_attempts(),
@@ -253,7 +253,10 @@ impl Idempotency {
     /// [`Error::InvalidDuration`], [`Error::InvalidSetting`].
     pub fn check(&self) -> Result<(), Error> {
         check_ttl("lease", self.lease)?;
-        self.core.settings.check_lease("lease", self.lease)?;
+        self.core
+            .holdings
+            .settings
+            .check_lease("lease", self.lease)?;
         check_wait(self.wait)?;
         let second = Duration::from_secs(1);
         let bounds = "1 s to 10 years are allowed";

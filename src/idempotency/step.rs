@@ -353,7 +353,7 @@ impl IdempotencyGuard {
 
     async fn settle(&self, params: StepParams, outcome: Option<Outcome>) -> Result<(), Error> {
         let core = &self.core;
-        let progress = Progress::within(core.settings.operation_timeout);
+        let progress = Progress::within(core.holdings.settings.operation_timeout);
         let keep = |reply| FinishStep::task(params, outcome, Some(reply), progress);
         match core.lanes.answer(keep).await? {
             FinishOutcome::Ended => Ok(()),

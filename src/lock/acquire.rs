@@ -152,7 +152,7 @@ impl Lock {
                 reason: "a lock in a session has none: it ends with the session (Builder::session_ttl)",
             });
         }
-        let settings = &self.core.settings;
+        let settings = &self.core.holdings.settings;
         if self.in_session {
             settings.check_lease("session_ttl", settings.session_ttl)?;
         } else {
@@ -173,7 +173,10 @@ impl Lock {
                 bounds,
                 "100 ms to 366 days are allowed",
             )?;
-            self.core.settings.check_lease("max_hold", max_hold)?;
+            self.core
+                .holdings
+                .settings
+                .check_lease("max_hold", max_hold)?;
         }
         if let Some(holder) = &self.holder {
             check_holder(holder)?;
@@ -211,9 +214,9 @@ impl Lock {
         })
     }
 
-    /// Asks once for a permit: joins a queue that nobody may wait in.
+    /// Asks once for a permit. It joins the queue, in which it may not wait.
     async fn ask_for_permit(&self, name: &Name) -> Result<AcquireAnswer, Error> {
-        let give_up = Moment::now() + self.core.settings.operation_timeout;
+        let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let (mut is_passed_on, mut backoff) = (false, backoff::poll());
         loop {
             let place = self.place(name).await?;
@@ -260,7 +263,7 @@ impl Lock {
         name: &Name,
         ask: impl AsyncFnOnce(Moment) -> Result<Attempt<T>, Error>,
     ) -> Result<Attempt<T>, Error> {
-        let give_up = Moment::now() + self.core.settings.operation_timeout;
+        let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return ask(give_up).await;
         };
@@ -290,7 +293,10 @@ impl Lock {
     /// Asks for a fresh grant.
     async fn take(&self, name: &Name, give_up: Moment) -> Result<AcquireAnswer, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
-        let holder = self.holder.as_ref().unwrap_or(&core.settings.holder);
+        let holder = self
+            .holder
+            .as_ref()
+            .unwrap_or(&core.holdings.settings.holder);
         let holder = core.alphabet.legible(holder).await;
         loop {
             let session = if self.in_session {
@@ -322,7 +328,7 @@ impl Lock {
     pub(super) fn lease(&self) -> Duration {
         match (self.in_session, self.max_hold) {
             // The row ends by itself at the limit. No renewal could stop there.
-            (true, Some(max_hold)) => self.core.settings.clock_error.lease_for(max_hold),
+            (true, Some(max_hold)) => self.core.holdings.settings.clock_error.lease_for(max_hold),
             (true, None) => FOR_EVER,
             (false, max_hold) => {
                 let ttl = self.ttl.unwrap_or(Lock::DEFAULT_TTL);

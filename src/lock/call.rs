@@ -106,7 +106,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         look: impl Future<Output = Result<V, Error>>,
     ) -> Result<V, Error> {
         // Shorter than the time limit of the look itself, so that this limit ends first.
-        let bound = LOOK.min(self.core.settings.operation_timeout / 2);
+        let bound = LOOK.min(self.core.holdings.settings.operation_timeout / 2);
         tokio::select! {
             biased;
             seen = look => seen,

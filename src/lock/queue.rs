@@ -181,7 +181,10 @@ impl Lock {
         most: u32,
         give_up: Moment,
     ) -> Result<JoinAnswer, Error> {
-        let holder = self.holder.as_ref().unwrap_or(&self.core.settings.holder);
+        let holder = self
+            .holder
+            .as_ref()
+            .unwrap_or(&self.core.holdings.settings.holder);
         let holder = self.core.alphabet.legible(holder).await;
         let params = JoinParams {
             name: place.ticket().name.clone(),

@@ -113,7 +113,7 @@ impl Held {
     ) -> Result<bool, Error> {
         let core = Arc::clone(&self.core);
         let subject = Subject::Lock(self.name().clone());
-        let progress = Progress::within(core.settings.operation_timeout);
+        let progress = Progress::within(core.holdings.settings.operation_timeout);
         let head = JobHead::new(subject, doing, Manner::Duty, progress);
         core.lanes.run(head, verb).await
     }

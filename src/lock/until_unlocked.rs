@@ -15,7 +15,7 @@ pub(super) async fn until_unlocked<T: Send + 'static>(
     doing: &'static str,
     verb: impl AsyncFnMut(&mut dyn Store) -> Result<Option<T>, Fault> + Clone + Send + 'static,
 ) -> Result<T, Error> {
-    let give_up = Moment::now() + core.settings.operation_timeout;
+    let give_up = Moment::now() + core.holdings.settings.operation_timeout;
     let mut backoff = backoff::poll();
     loop {
         let head = core.lanes.wish(Subject::Lock(name.clone()), doing);

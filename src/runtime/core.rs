@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::select;
 use uuid::Uuid;
 
-use super::base::settings::Settings;
 use super::base::tasks::TaskKind;
 use super::base::timer::sleep_until;
 use super::batch::handle::Lanes;
@@ -52,7 +51,6 @@ pub(crate) struct Core {
     pub(crate) proven: ProvenPools,
     pub(crate) alphabet: Alphabet,
     pub(super) cleaner: Cleaner,
-    pub(crate) settings: Settings,
     pub(crate) server: ServerFacts,
 }
 
@@ -111,7 +109,7 @@ impl Core {
     /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer
     /// meets an unreachable database or a row that is locked for long.
     pub(crate) async fn flush(&self) {
-        let until = Moment::now() + self.settings.operation_timeout;
+        let until = Moment::now() + self.lanes.operation_timeout;
         self.queue.keepers.recall_all();
         let (lanes, tasks) = (&self.lanes, &self.lanes.tasks);
         let all = async {

@@ -98,7 +98,7 @@ impl Core {
             sessions: Sessions::default(),
             guards: Guards::default(),
             on_end,
-            settings: settings.clone(),
+            settings,
         };
         let core = Self {
             rows: Arc::new(KnownRows::new(&lanes, C::CAPABILITIES.one_writer)),
@@ -113,7 +113,6 @@ impl Core {
             proven: ProvenPools::default(),
             alphabet,
             cleaner,
-            settings,
             server: ServerFacts {
                 target,
                 driver: Driver::of_engine(server.engine),
@@ -131,7 +130,7 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// Nobody waits any more: the tasks that look and listen end, and what lingers is released.
+    /// Ends the tasks that look and listen, because nobody waits any more, and releases what lingers.
     fn drop(&mut self) {
         self.queue.close();
         self.queue.keepers.recall_all();

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::head::JobHead;
 use crate::model::Error;
 use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
 use crate::store::verbs::Store;
@@ -11,6 +12,12 @@ use crate::store::verbs::fault::Fault;
 pub(crate) struct ClosureVerb<F, T> {
     pub(crate) verb: F,
     pub(crate) reply: Reply<T>,
+}
+
+/// A job of a verb that shares no statement.
+pub(crate) fn alone<F, T>(head: JobHead, verb: F, reply: Reply<T>) -> Task<ClosureVerb<F, T>> {
+    let verb = ClosureVerb { verb, reply };
+    Task { head, verb }
 }
 
 impl<F, T> fmt::Debug for ClosureVerb<F, T> {

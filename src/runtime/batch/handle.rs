@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
 
-use super::alone::ClosureVerb;
+use super::alone::alone;
 use super::head::{JobHead, Manner, Progress};
-use super::job::{Job, Reply, Task};
+use super::job::{Job, Reply};
 use super::lanes::{LaneHandle, Message, Report};
 use super::link::Way;
 use super::slow::{Order, SlowKind, SlowOp};
@@ -332,12 +332,6 @@ impl Lanes {
             target: self.target.to_string(),
         }
     }
-}
-
-/// A job of a verb that shares no statement.
-pub(crate) fn alone<F, T>(head: JobHead, verb: F, reply: Reply<T>) -> Task<ClosureVerb<F, T>> {
-    let verb = ClosureVerb { verb, reply };
-    Task { head, verb }
 }
 
 /// What `work` returns before the deadline.

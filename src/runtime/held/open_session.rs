@@ -14,7 +14,7 @@ use super::holdings::Holdings;
 use super::session::Session;
 use crate::model::{Error, Loss, Moment, Subject};
 use crate::runtime::base::timer::sleep_until;
-use crate::runtime::batch::handle::alone;
+use crate::runtime::batch::alone::alone;
 use crate::runtime::batch::head::{JobHead, Manner};
 use crate::store::verbs::Store;
 use crate::store::verbs::session::OpenParams;

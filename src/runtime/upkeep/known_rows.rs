@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
-use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes, alone};
+use crate::runtime::batch::alone::alone;
+use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::store::verbs::Store;
 use crate::store::verbs::lock_row::RowAction;

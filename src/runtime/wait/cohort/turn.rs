@@ -91,17 +91,11 @@ impl CohortState {
 }
 
 impl HandOn for Cohort {
-    fn hand_on(self: Arc<Self>, guard: &Guard) -> bool {
-        self.pass(guard)
-    }
-}
-
-impl Cohort {
     /// A guard is released: offers a guard of the same grant to the next task. False: the turn is over, and the lease
     /// goes back to the database.
     ///
     /// The new guard takes the place of the old one, so that the grant has one guard all the time.
-    pub(super) fn pass(self: &Arc<Self>, guard: &Guard) -> bool {
+    fn hand_on(self: Arc<Self>, guard: &Guard) -> bool {
         let grant = guard.grant();
         let mut state = self.state();
         let now = Moment::now();
@@ -122,7 +116,7 @@ impl Cohort {
         if let Some(fence) = goes_on.then(|| turn.fences.next()).flatten()
             && let Some((_, next)) = waiting.pop_first()
         {
-            let offer = Offer::of(guard.successor(Arc::<Self>::clone(self), fence));
+            let offer = Offer::of(guard.successor(Arc::<Self>::clone(&self), fence));
             // The guard of the offer before is the one that is released now.
             turn.offer = Some(offer.clone());
             drop(state);
@@ -147,7 +141,9 @@ impl Cohort {
         drop(apart);
         false
     }
+}
 
+impl Cohort {
     /// Tells a task, which may just be leaving. Then dropping the guard hands it on to the next one.
     pub(super) fn tell(task: oneshot::Sender<Word>, word: Word) {
         if let Err(Ok(offer)) = task.send(word) {

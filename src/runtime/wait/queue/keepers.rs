@@ -1,5 +1,4 @@
-//! Names that this client keeps although nobody needs them ([`cohort::linger`](crate::runtime::wait::cohort)), until
-//! somebody asks for them.
+//! Names whose leases linger in this client ([`cohort`](crate::runtime::wait::cohort)), until somebody asks for them.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Looks for waiters whose names this client keeps although nobody needs them.
+//! Looks whether another client waits for a lease that lingers here.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const REST: u32 = 10;
 /// How many names one statement looks at.
 const PAGE: usize = 1_000;
 
-/// Looks now and then whether somebody waits for a name that lingers, as long as some do.
+/// Looks now and then, as long as leases linger.
 pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
     let mut looked = Moment::now();
     let mut rest = Duration::ZERO;

@@ -35,7 +35,8 @@ use crate::model::{Busy, ClockError, Error, LockInfo, Loss, Name, ReleaseOutcome
 use crate::runtime::Core;
 use crate::runtime::base::settings::{Preparing, Settings};
 use crate::runtime::base::tasks::TaskKind;
-use crate::runtime::batch::handle::{Channels, Lanes, alone};
+use crate::runtime::batch::alone::alone;
+use crate::runtime::batch::handle::{Channels, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::runtime::batch::job::{AnswerTime, Task, Verb};
 use crate::runtime::held::grant::Grant;
@@ -123,7 +124,7 @@ impl Bench {
             sessions: Sessions::default(),
             guards: Guards::default(),
             on_end: Arc::new(on_end),
-            settings: core.settings.clone(),
+            settings: core.holdings.settings.clone(),
         });
         core.lanes = lanes;
     }
