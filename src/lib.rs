@@ -69,8 +69,8 @@
 //! `rowlock_idempotency_step`, `rowlock_form_token`, `rowlock_session`, `rowlock_waiter`, `rowlock_waiting_owner`,
 //! `rowlock_run` and `rowlock_schema_history`, under a lock in the database. [`Builder::migrate`] switches that off;
 //! [`migration_sql`] returns the SQL for a DBA. At run time rowlock needs only SELECT, INSERT, UPDATE and DELETE on
-//! them. On PostgreSQL, connecting also creates the functions `rowlock_*_v1`, which every user may run unless an
-//! administrator has changed that.
+//! them. On PostgreSQL, connecting also creates the table `rowlock_function` and functions, whose names end in a hash
+//! of their text. Every user may run them unless an administrator has changed that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(all(feature = "sqlite", feature = "postgres", feature = "mysql")),

@@ -1,5 +1,6 @@
 -- One row: an id that tells this database from every other one; docs/internals/locks.md, "The database's id".
--- Until quarantine_until, by the database's clock, nothing is granted; docs/internals/quarantine.md. It is the first migration: a
+-- Until quarantine_until, by the database's clock, nothing is granted; docs/internals/quarantine.md. It is the
+-- first migration: a
 -- database that is made anew can be in quarantine before it has a table of locks.
 CREATE TABLE IF NOT EXISTS rowlock_database (
     one INTEGER NOT NULL PRIMARY KEY DEFAULT 1,
@@ -7,3 +8,4 @@ CREATE TABLE IF NOT EXISTS rowlock_database (
     quarantine_until INTEGER,
     CONSTRAINT rowlock_database_one CHECK (one = 1 AND length(id) = 16)
 ) STRICT;
+INSERT INTO rowlock_database (one, id) VALUES (1, randomblob(16)) ON CONFLICT (one) DO NOTHING;

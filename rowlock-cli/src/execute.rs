@@ -94,11 +94,12 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Migrate {
             print: Some(engine),
+            from,
         } => {
-            out::print(format_args!("{}", migration_sql(engine)?))?;
+            out::print(format_args!("{}", migration_sql(engine, from)?))?;
             Ok(0)
         }
-        Command::Migrate { print: None } => {
+        Command::Migrate { print: None, .. } => {
             let rowlock = database::make(url).await?;
             show::print_migrations(rowlock.target(), rowlock.applied_migrations())?;
             Ok(0)

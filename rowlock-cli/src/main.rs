@@ -201,6 +201,9 @@ enum Command {
         /// Print the SQL for an empty database instead: postgres, mysql, mariadb or sqlite.
         #[arg(long, value_name = "ENGINE")]
         print: Option<Engine>,
+        /// Print only what a database of this schema version lacks.
+        #[arg(long, value_name = "VERSION", default_value_t = 0, requires = "print")]
+        from: u32,
     },
 }
 

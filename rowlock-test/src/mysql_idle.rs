@@ -51,7 +51,7 @@ pub(crate) async fn take(engine: Engine, server: &str, name: String) -> String {
         idle
     } else {
         run(&mut admin, format!("CREATE DATABASE {name}; USE {name}")).await;
-        run(&mut admin, rowlock::migration_sql(engine).unwrap()).await;
+        run(&mut admin, rowlock::migration_sql(engine, 0).unwrap()).await;
         run(&mut admin, USES.to_owned()).await;
         let made = definition(&mut admin).await;
         let made = made.expect("the tables were just made");

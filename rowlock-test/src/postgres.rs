@@ -104,7 +104,7 @@ async fn create(server: &str, name: String, template: &str) -> New {
 /// The name of a database with the tables of rowlock, which is made once for each version of the migrations. It stays
 /// on the server.
 async fn migrated(server: &str) -> String {
-    let tables = rowlock::migration_sql(Engine::Postgres).unwrap();
+    let tables = rowlock::migration_sql(Engine::Postgres, 0).unwrap();
     let mut digest = DefaultHasher::new();
     tables.hash(&mut digest);
     let name = format!("rl_migrated_{:016x}", digest.finish());

@@ -98,7 +98,7 @@ async fn migrated() -> Vec<u8> {
     let App::Sqlite(pool) = &new.app else {
         unreachable!("`create` makes it")
     };
-    let tables = rowlock::migration_sql(Engine::Sqlite).unwrap();
+    let tables = rowlock::migration_sql(Engine::Sqlite, 0).unwrap();
     let tables = sqlx::raw_sql(AssertSqlSafe(tables));
     tables.execute(pool).await.unwrap();
     // The last connection that is closed moves the log into the file.

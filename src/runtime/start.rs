@@ -83,6 +83,7 @@ impl Core {
             link,
             rest,
             clean_every: settings.clean_every,
+            has_functions: C::CAPABILITIES.has_functions,
             queue: Arc::clone(&waiters.queue),
         };
         background.start(&target, &tasks)?;
@@ -144,6 +145,7 @@ struct Background {
     spare: Option<Link>,
     rest: Arc<cleaner::CleanerState>,
     clean_every: Option<Duration>,
+    has_functions: bool,
     queue: Arc<Queue>,
 }
 
@@ -162,7 +164,13 @@ impl Background {
         let (cleans, watches, listens) = (link.another(), link.another(), link.another());
         tokio::join!(
             self.renewing.run(link, self.spare, target),
-            cleaner::run(cleans, &self.rest, self.clean_every, target),
+            cleaner::run(
+                cleans,
+                &self.rest,
+                self.clean_every,
+                self.has_functions,
+                target
+            ),
             watch(watches, queue, target),
             listen(listens, queue, target)
         );

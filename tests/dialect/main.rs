@@ -6,6 +6,7 @@ mod claims;
 mod cleaning;
 mod encoding;
 mod full_disk;
+mod functions;
 mod idle;
 mod journal;
 mod looks;

@@ -81,7 +81,8 @@ async fn the_rights_at_run_time_are_those_on_rows() {
             "{error}"
         );
 
-        db.execute(&rowlock::migration_sql(engine).unwrap()).await;
+        db.execute(&rowlock::migration_sql(engine, 0).unwrap())
+            .await;
         for table in ["rowlock_lock", "rowlock_database", "rowlock_schema_history"] {
             db.execute(&format!(
                 "GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.{table} TO {user}@'127.0.0.1'"

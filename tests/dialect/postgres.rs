@@ -55,7 +55,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
         "{error}"
     );
 
-    db.execute(&rowlock::migration_sql(Engine::Postgres).unwrap())
+    db.execute(&rowlock::migration_sql(Engine::Postgres, 0).unwrap())
         .await;
     db.execute(&format!(
         "GRANT SELECT, INSERT, UPDATE, DELETE ON rowlock_lock, rowlock_database, rowlock_session, rowlock_schema_history TO {user}"

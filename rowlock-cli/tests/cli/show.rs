@@ -278,5 +278,10 @@ fn migrate_says_what_it_did_and_prints_sql_for_every_engine() {
             sql.contains("INSERT INTO rowlock_schema_history"),
             "{engine}"
         );
+        let rest = stdout(&shell.run(&["migrate", "--print", engine, "--from", "1"]));
+        assert!(!rest.contains("rowlock_database ("), "{engine}: {rest}");
+        assert!(rest.contains("rowlock_lock ("), "{engine}: {rest}");
     }
+    let alone = shell.run(&["migrate", "--from", "1"]);
+    assert_eq!(code(&alone), 64, "{}", stderr(&alone));
 }

@@ -84,6 +84,15 @@ pub enum SchemaError {
         /// The version needed.
         needed: i32,
     },
+    /// Functions of this release are missing (PostgreSQL), and the client does not migrate.
+    FunctionsMissing {
+        /// The database, without its password.
+        target: String,
+        /// Their names.
+        functions: String,
+        /// The version of the tables.
+        version: i32,
+    },
     /// A newer rowlock made the tables.
     Newer {
         /// The database, without its password.
@@ -109,7 +118,7 @@ pub enum SchemaError {
         /// What differs.
         detail: String,
     },
-    /// This user may not create tables.
+    /// This user may not create tables or functions.
     Denied {
         /// The database, without its password.
         target: String,

@@ -64,6 +64,15 @@ impl fmt::Display for SchemaError {
                 f,
                 "{target} has rowlock's schema version {found}, this library needs {needed}: run `rowlock migrate`"
             ),
+            Self::FunctionsMissing {
+                target,
+                functions,
+                version,
+            } => write!(
+                f,
+                "{target} lacks functions of this rowlock ({functions}): run `rowlock migrate`, or have a DBA apply the SQL of \
+                 `rowlock migrate --print postgres --from {version}`"
+            ),
             Self::Newer {
                 target,
                 found,
@@ -92,7 +101,7 @@ impl fmt::Display for SchemaError {
                 detail,
             } => write!(
                 f,
-                "{target}: this user may not create tables ({detail}): \
+                "{target}: this user may not create tables or functions ({detail}): \
                  have a DBA apply the SQL of `rowlock migrate --print {engine}`; \
                  at run time rowlock needs only SELECT, INSERT, UPDATE and DELETE on its tables"
             ),

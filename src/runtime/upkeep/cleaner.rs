@@ -83,14 +83,19 @@ impl Drop for Cleaner {
     }
 }
 
+/// How often a client that does not clean notes that it uses its functions.
+const NOTE_EVERY: Duration = Duration::from_hours(1);
+
 /// Cleans at the interval `every`; never, when it is `None`.
 pub(crate) async fn run(
     mut link: Link,
     shared: &CleanerState,
     every: Option<Duration>,
+    has_functions: bool,
     target: &str,
 ) {
-    let Some(every) = every else {
+    let cleans = every.is_some();
+    let Some(every) = every.or(has_functions.then_some(NOTE_EVERY)) else {
         return;
     };
     // Processes that start together must not clean together.
@@ -105,8 +110,15 @@ pub(crate) async fn run(
             }
             continue;
         }
+        let work = async {
+            if cleans {
+                round(&mut link, shared, &mut after).await
+            } else {
+                note_use(&mut link).await
+            }
+        };
         let done = select! {
-            done = round(&mut link, shared, &mut after) => done,
+            done = work => done,
             () = shared.is_closed() => Ok(()),
         };
         if let Err(fault) = done {
@@ -116,6 +128,13 @@ pub(crate) async fn run(
         next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
     }
     link.close().await;
+}
+
+async fn note_use(link: &mut Link) -> Result<(), Fault> {
+    link.connect().await?;
+    let keep = async |conn: &mut dyn Store| conn.keep_functions(false).await;
+    let kept = link.run("clean", link.operation_timeout(), keep);
+    kept.await.map(drop)
 }
 
 async fn round(link: &mut Link, shared: &CleanerState, after: &mut Vec<u8>) -> Result<(), Fault> {

@@ -24,4 +24,7 @@ pub(crate) struct Capabilities {
 
     /// A locking read sees the rows of the transaction's snapshot, and no newer ones.
     pub(crate) locks_only_its_snapshot: bool,
+
+    /// Some decisions are functions in the database, and each release has its own.
+    pub(crate) has_functions: bool,
 }

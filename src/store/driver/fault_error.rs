@@ -98,7 +98,7 @@ impl Fault {
     }
 
     /// While migrating.
-    fn into_migration_error(self, engine: Engine, target: &str) -> Error {
+    pub(crate) fn into_migration_error(self, engine: Engine, target: &str) -> Error {
         let (target, detail) = (target.to_owned(), self.to_string());
         match self.kind {
             FaultKind::Denied => Error::Schema(SchemaError::Denied {

@@ -48,7 +48,7 @@ mod tests {
     #[cfg(feature = "sqlite")]
     #[test]
     fn they_are_on_every_table() {
-        let sql = crate::migration_sql(crate::model::Engine::Sqlite).unwrap();
+        let sql = crate::migration_sql(crate::model::Engine::Sqlite, 0).unwrap();
         let made = sql.matches("CREATE TABLE").count();
         assert_eq!(made, TABLES.len(), "{sql}");
         for table in TABLES {

@@ -21,6 +21,8 @@ pub(crate) struct Migrations {
     /// The database's time in the format of the history table: an SQL expression for the migrations that a DBA
     /// applies.
     pub(crate) now: &'static str,
+    /// The statements that make the functions (PostgreSQL).
+    pub(crate) functions: String,
 }
 
 impl From<refinery_core::Error> for MigrateFault {
@@ -41,7 +43,7 @@ impl From<refinery_core::Error> for MigrateFault {
 }
 
 /// The version that makes the row of `rowlock_database`.
-pub(crate) const DATABASE: i32 = 2;
+pub(crate) const DATABASE: i32 = 1;
 
 /// Applies the missing migrations on `conn`, under the caller's lock, and returns their names.
 pub(crate) async fn run<C>(

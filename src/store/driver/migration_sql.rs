@@ -1,4 +1,4 @@
-//! All migrations as one SQL text, for a DBA to apply.
+//! Migrations and functions as one SQL text, for a DBA to apply.
 
 use std::fmt::Write;
 
@@ -6,30 +6,49 @@ use super::engines::migrations;
 use super::migrate::{HISTORY_TABLE, Migrations};
 use crate::model::{Engine, Error};
 
-/// The SQL that brings an empty database to this library's schema, for a DBA to apply.
+/// The SQL that brings a database from the schema version `from` to this library's, for a DBA to apply. An empty
+/// database has version 0.
 ///
-/// It also records the migrations as applied, so that rowlock then starts without the right to
-/// create tables.
+/// It also records the migrations as applied, so that rowlock then starts without the right to create tables. For
+/// PostgreSQL it makes the functions of this release. Those of other releases stay, so that both can run.
 ///
 /// # Errors
 ///
 /// [`ConnectError::EngineNotBuilt`](crate::ConnectError::EngineNotBuilt) when the crate was built without the engine.
 ///
 /// ```
-/// let sql = rowlock::migration_sql(rowlock::Engine::Sqlite)?;
+/// let sql = rowlock::migration_sql(rowlock::Engine::Sqlite, 0)?;
 /// assert!(sql.contains("CREATE TABLE IF NOT EXISTS rowlock_lock"));
 /// # Ok::<(), rowlock::Error>(())
 /// ```
-pub fn migration_sql(engine: Engine) -> Result<String, Error> {
-    let Migrations { runner, now } = migrations(engine)?;
+pub fn migration_sql(engine: Engine, from: u32) -> Result<String, Error> {
+    let Migrations {
+        runner,
+        now,
+        functions,
+    } = migrations(engine)?;
     let mut sql = format!(
-        "-- rowlock: the tables for {}, for an empty database.\n\
-         -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, EXECUTE on its functions (PostgreSQL), and no more.\n\n\
-         CREATE TABLE {HISTORY_TABLE} (\n    version int4 NOT NULL PRIMARY KEY,\n    \
-         name varchar(255),\n    applied_on varchar(255),\n    checksum varchar(255)\n);\n",
-        engine.name()
+        "-- rowlock: the tables for {}, for {}.\n\
+         -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, EXECUTE on its functions\n\
+         -- (PostgreSQL), and no more.\n",
+        engine.name(),
+        match from {
+            0 => "an empty database".to_owned(),
+            from => format!("a database with version {from}"),
+        }
     );
+    if from == 0 {
+        let _ = write!(
+            sql,
+            "\nCREATE TABLE {HISTORY_TABLE} (\n    version int4 NOT NULL PRIMARY KEY,\n    \
+             name varchar(255),\n    applied_on varchar(255),\n    checksum varchar(255)\n);\n",
+        );
+    }
+    let after = |version: i32| u32::try_from(version).is_ok_and(|version| version > from);
     for migration in runner.get_migrations() {
+        if !after(migration.version()) {
+            continue;
+        }
         let text = migration.sql().unwrap_or_default().trim_end();
         let _ = write!(
             sql,
@@ -40,6 +59,9 @@ pub fn migration_sql(engine: Engine) -> Result<String, Error> {
             migration.name(),
             migration.checksum(),
         );
+    }
+    if !functions.is_empty() {
+        let _ = write!(sql, "\n{functions}\n");
     }
     Ok(sql)
 }

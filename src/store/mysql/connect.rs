@@ -101,6 +101,7 @@ impl Connector for MySql {
         // The look locks the gap in which the row would be.
         missing_rows_can_be_made: false,
         locks_only_its_snapshot: false,
+        has_functions: false,
     };
 
     const LANES: usize = 2;

@@ -26,6 +26,7 @@ pub(crate) fn migrations() -> Migrations {
     Migrations {
         runner: runner(),
         now: "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')",
+        functions: String::new(),
     }
 }
 
@@ -87,9 +88,9 @@ impl SchemaStore for MySqlConnection {
         Ok(())
     }
 
-    async fn check_tables(&mut self) -> Result<(), Fault> {
+    async fn check_tables(&mut self) -> Result<bool, Fault> {
         read_alone(self, ALL_COLUMNS).await?;
-        Ok(())
+        Ok(true)
     }
 
     /// DDL commits by itself here, and GET_LOCK survives that. The name of the lock is server-wide and at most 64

@@ -168,6 +168,7 @@ impl Connector for Postgres {
         leased_rows_stay_locked: false,
         missing_rows_can_be_made: true,
         locks_only_its_snapshot: true,
+        has_functions: true,
     };
 
     const BEGIN: Option<&'static str> = Some(BEGIN);

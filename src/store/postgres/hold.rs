@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::functions::calls;
 use super::{query, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
@@ -38,11 +39,13 @@ WHERE name = (SELECT l.name FROM rowlock_lock l WHERE ",
 RETURNING waiters > 0"
 );
 
-/// The lease ends sooner than the waiters believe. The first one looks at it again.
-const TELL: &str = "
+calls! {
+    /// The lease ends sooner than the waiters believe. The first one looks at it again.
+    TELL = "
 SELECT pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), 'look')
-FROM rowlock_lock l, LATERAL rowlock_first_waiter_v1(l.name, l.passed, clock_timestamp()) w
+FROM rowlock_lock l, LATERAL rowlock_first_waiter(l.name, l.passed, clock_timestamp()) w
 WHERE l.name = $1";
+}
 
 const LIVE: &str = concat!(
     "SELECT EXISTS (SELECT FROM rowlock_lock l WHERE ",
@@ -75,7 +78,7 @@ impl HoldStore for PgConnection {
             .bind(to_micros(params.time));
         // Those who wait for a permit wait for the name that it is one of.
         let of = params.name.of_permit();
-        let tell = query(TELL).bind(of.as_ref().unwrap_or(&params.name).as_bytes());
+        let tell = query(&TELL).bind(of.as_ref().unwrap_or(&params.name).as_bytes());
         if let Some(is_awaited) = run_out.fetch_optional(&mut *self).await? {
             if is_awaited || of.is_some() {
                 tell.execute(self).await?;

@@ -12,7 +12,7 @@ use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{Listener, News};
 
-/// The channel of a session; `rowlock_pass_v1` sends to it.
+/// The channel of a session; `rowlock_pass` sends to it.
 pub(super) fn channel(session: Uuid) -> String {
     format!("rowlock_{}", session.simple())
 }

@@ -8,6 +8,7 @@ mod deadlock;
 mod exchange;
 mod fault;
 mod form_token;
+mod functions;
 mod grant_rule;
 mod hold;
 mod in_tx;

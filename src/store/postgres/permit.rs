@@ -1,11 +1,12 @@
 //! Read/write locks and semaphores: the statements.
 //!
-//! The decisions are functions, which the migrations make (`V9__permit.sql`).
+//! The decisions are [`functions`](super::functions).
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::functions::calls;
 use super::lock_row::{make_row, row_ends};
 use super::query_as;
 use super::queue::{JoinColumns, joined, unlocked};
@@ -17,22 +18,16 @@ use crate::store::verbs::queue::{
 };
 use crate::store::verbs::time::to_micros;
 
-const JOIN: &str = "
-SELECT status, number FROM rowlock_permit_join_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+calls! {
+    JOIN = "SELECT status, number FROM rowlock_permit_join($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    PASS = "SELECT ended, next_grants FROM rowlock_permit_pass($1, $2, $3, $4)";
+    WEIGH = "SELECT status, number, next_grants FROM rowlock_permit_weigh($1, $2, $3, $4, $5)";
+    RESIZE = "SELECT status, before, next_grants FROM rowlock_permit_resize($1, $2, $3)";
 
-const PASS: &str = "
-SELECT ended, next_grants FROM rowlock_permit_pass_v1($1, $2, $3, $4)";
-
-const WEIGH: &str = "
-SELECT status, number, next_grants FROM rowlock_permit_weigh_v1($1, $2, $3, $4, $5)";
-
-const RESIZE: &str = "
-SELECT status, before, next_grants FROM rowlock_permit_resize_v1($1, $2, $3)";
-
-/// The waiter has a permit; it is there; and the time until the first permit ends, read once for each name. No time,
-/// when the first live waiter fits, or permits were removed by hand. A second, when there is no permit: the waiter is
-/// too heavy for the capacity, which may be raised.
-const LOOK: &str = concat!(
+    /// The waiter has a permit; it is there; and the time until the first permit ends, read once for each name. No
+    /// time, when the first live waiter fits, or permits were removed by hand. A second, when there is no permit: the
+    /// waiter is too heavy for the capacity, which may be raised.
+    LOOK = concat!(
     "
 WITH ask AS MATERIALIZED (
     SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[])
@@ -60,11 +55,12 @@ SELECT COALESCE(p.expires_at > clock_timestamp(), false),
 FROM ask a
 LEFT JOIN names k ON k.name = a.name
 LEFT JOIN rowlock_lock p
-       ON p.name = rowlock_permit_name_v1(a.name, a.grant_id)
+       ON p.name = rowlock_permit_name(a.name, a.grant_id)
       AND p.grant_id = a.grant_id
 LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.grant_id = a.grant_id
 ORDER BY a.n"
 );
+}
 
 /// The status, a number, and the grants of the waiters that have permits now.
 type Columns = (i32, Option<i64>, Option<Vec<Uuid>>);
@@ -85,7 +81,7 @@ impl PermitStore for PgConnection {
     }
 
     async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
-        let (ended, next): (i32, Option<Vec<Uuid>>) = query_as(PASS)
+        let (ended, next): (i32, Option<Vec<Uuid>>) = query_as(&PASS)
             .bind(params.name.as_bytes())
             .bind(params.why.grant_id())
             .bind(params.why.position())
@@ -97,7 +93,7 @@ impl PermitStore for PgConnection {
     }
 
     async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
-        let rows: Vec<(bool, bool, i64)> = query_as(LOOK)
+        let rows: Vec<(bool, bool, i64)> = query_as(&LOOK)
             .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
@@ -107,7 +103,7 @@ impl PermitStore for PgConnection {
     }
 
     async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {
-        let row: Result<Columns, sqlx::Error> = query_as(WEIGH)
+        let row: Result<Columns, sqlx::Error> = query_as(&WEIGH)
             .bind(params.name.as_bytes())
             .bind(params.grant_id)
             .bind(params.fence)
@@ -136,7 +132,7 @@ impl PermitStore for PgConnection {
             let (before, next) = (None, Vec::new());
             return Ok(Some(ResizeOutcome::Done { before, next }));
         }
-        let row: Result<Columns, sqlx::Error> = query_as(RESIZE)
+        let row: Result<Columns, sqlx::Error> = query_as(&RESIZE)
             .bind(name.as_bytes())
             .bind(i64::from(capacity))
             .bind(to_micros(WINDOW))
@@ -159,7 +155,7 @@ async fn join(
     params: &JoinParams,
     share: Share,
 ) -> Result<JoinColumns, sqlx::Error> {
-    let (status, number) = query_as(JOIN)
+    let (status, number) = query_as(&JOIN)
         .bind(params.name.as_bytes())
         .bind(params.grant_id)
         .bind(params.session)

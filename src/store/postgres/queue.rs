@@ -1,12 +1,13 @@
 //! The queue of a name: the statements.
 //!
-//! Joining and passing on are functions, which the migrations make (`V8__waiter.sql`, which says why). Each fails with
-//! 55P03 when the row stays locked; then nothing has happened.
+//! Joining and passing on are [`functions`](super::functions). Each fails with 55P03 when the row stays locked; then
+//! nothing has happened.
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use super::functions::calls;
 use super::listener::channel;
 use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
@@ -19,11 +20,10 @@ use crate::store::verbs::queue::{
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
 
-const JOIN: &str = "
-SELECT status, number, is_orphaned FROM rowlock_join_v1($1, $2, $3, $4, $5, $6, $7)";
-
-const PASS: &str = "
-SELECT ended, next_grant, left_session FROM rowlock_pass_v1($1, $2, $3, $4)";
+calls! {
+    JOIN = "SELECT status, number, is_orphaned FROM rowlock_join($1, $2, $3, $4, $5, $6, $7)";
+    PASS = "SELECT ended, next_grant, left_session FROM rowlock_pass($1, $2, $3, $4)";
+}
 
 /// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server
 /// evaluates it before it looks for the row.
@@ -163,7 +163,7 @@ impl QueueStore for PgConnection {
 }
 
 async fn join(conn: &mut PgConnection, params: &JoinParams) -> Result<JoinColumns, sqlx::Error> {
-    query_as(JOIN)
+    query_as(&JOIN)
         .bind(params.name.as_bytes())
         .bind(params.grant_id)
         .bind(params.session)
@@ -197,7 +197,7 @@ pub(super) async fn joined(
 }
 
 async fn pass(conn: &mut PgConnection, params: &PassParams) -> Result<PassColumns, sqlx::Error> {
-    query_as(PASS)
+    query_as(&PASS)
         .bind(params.name.as_bytes())
         .bind(params.why.grant_id())
         .bind(params.why.position())

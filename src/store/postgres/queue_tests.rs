@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
+use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
 use crate::store::verbs::hold::{HoldStore, RunOutParams};
@@ -343,8 +344,9 @@ async fn a_user_needs_the_right_to_run_the_functions() {
     let place = Schema::new().await;
     let mut owner = place.connect().await;
     let user = format!("queue_{}", Uuid::new_v4().simple());
+    let names = functions::names().join(", ");
     let make = format!(
-        "REVOKE EXECUTE ON FUNCTION rowlock_join_v1, rowlock_pass_v1 FROM PUBLIC;
+        "REVOKE EXECUTE ON FUNCTION {names} FROM PUBLIC;
          CREATE ROLE {user} LOGIN PASSWORD 'pw';
          DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {user}', current_schema()); END $$"
     );
@@ -353,12 +355,11 @@ async fn a_user_needs_the_right_to_run_the_functions() {
     let (tables, functions) = grants.split_once("GRANT EXECUTE").unwrap();
     Schema::run(&mut owner, tables).await;
     let theirs = Schema(place.0.clone().username(&user).password("pw"));
-    let mut conn = theirs.connect().await;
-    let fault = conn.check_tables().await.unwrap_err();
+    let mut client = Client::new(&theirs).await;
+    let params = client.ask("a");
+    let fault = client.conn.queue_join(&params).await.unwrap_err();
     assert_eq!(fault.kind, FaultKind::Denied, "{fault:?}");
     Schema::run(&mut owner, &format!("GRANT EXECUTE{functions}")).await;
-    conn.check_tables().await.unwrap();
-    let mut client = Client::new(&theirs).await;
     let held = client.hold("a").await;
     let waits = client.wait("a").await;
     client.release(held.params.grant_id, "a", held.fence).await;
@@ -366,7 +367,7 @@ async fn a_user_needs_the_right_to_run_the_functions() {
         client.confirm(&waits).await,
         ConfirmOutcome::Held { .. }
     ));
-    drop((client, conn));
+    drop(client);
     Schema::run(
         &mut owner,
         &format!("DROP OWNED BY {user}; DROP ROLE {user}"),

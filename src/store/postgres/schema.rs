@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use super::{query, query_as, query_scalar, row_security};
+use super::{functions, query, query_as, query_scalar, row_security};
 use crate::model::Engine;
 use crate::store::driver::grants::{RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
@@ -25,33 +25,18 @@ pub(crate) fn migrations() -> Migrations {
     Migrations {
         runner: runner(),
         now: "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')",
+        functions: functions::texts(),
     }
 }
 
-/// Every function of rowlock's. Where an administrator has not taken it away, every user has the right to run it.
-const FUNCTIONS: [&str; 13] = [
-    "rowlock_join_v1",
-    "rowlock_pass_v1",
-    "rowlock_permit_join_v1",
-    "rowlock_permit_pass_v1",
-    "rowlock_permit_weigh_v1",
-    "rowlock_permit_resize_v1",
-    "rowlock_reclaim_v1",
-    "rowlock_make_permit_v1",
-    "rowlock_grant_permits_v1",
-    "rowlock_first_waiter_v1",
-    "rowlock_queue_v1",
-    "rowlock_leave_v1",
-    "rowlock_permit_name_v1",
-];
-
-/// The statements that give `user` all rights that rowlock needs at run time.
+/// The statements that give `user` all rights that rowlock needs at run time. (Where an administrator has not taken it
+/// away, every user has the right to run functions.)
 pub(crate) fn grants(user: &str, database: &str) -> String {
     let (user, database) = (identifier(user, '"'), identifier(database, '"'));
     let tables = TABLES.join(", ");
-    let functions = FUNCTIONS.join(", ");
+    let functions = functions::names().join(", ");
     format!(
-        "GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables} TO {user}; \
+        "GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables}, rowlock_function TO {user}; \
          GRANT EXECUTE ON FUNCTION {functions} TO {user};"
     )
 }
@@ -68,8 +53,7 @@ const RELAXED: &str = "
 SELECT name || ' = ' || setting FROM pg_settings
 WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes') AND setting = 'off' ORDER BY name";
 
-/// Every column of every table, and every function. The server checks the right to run a function before it finds that
-/// there is no row.
+/// Every column of every table.
 const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
      l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
      r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
@@ -80,15 +64,9 @@ const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acqui
      o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
      w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \
      x.grant_id, x.held_grant, x.name, x.position, x.owner, \
-     q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message, \
-     rowlock_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_pass_v1(NULL, NULL, NULL, NULL), \
-     rowlock_permit_join_v1(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL), rowlock_permit_pass_v1(NULL, NULL, NULL, NULL), \
-     rowlock_permit_weigh_v1(NULL, NULL, NULL, NULL, NULL), rowlock_permit_resize_v1(NULL, NULL, NULL), rowlock_reclaim_v1(NULL, NULL), \
-     rowlock_make_permit_v1(NULL, NULL, NULL, NULL, NULL, NULL), rowlock_grant_permits_v1(NULL, NULL, NULL), \
-     rowlock_first_waiter_v1(NULL, NULL, NULL), rowlock_queue_v1(NULL, NULL, NULL, NULL, NULL, NULL), \
-     rowlock_leave_v1(NULL, NULL, NULL), rowlock_permit_name_v1(NULL, NULL) \
+     q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message, f.name, f.used_at \
      FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
-     rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x, rowlock_run q WHERE 1 = 0";
+     rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x, rowlock_run q, rowlock_function f WHERE 1 = 0";
 
 #[async_trait]
 impl SchemaStore for PgConnection {
@@ -147,9 +125,13 @@ impl SchemaStore for PgConnection {
         Ok(())
     }
 
-    async fn check_tables(&mut self) -> Result<(), Fault> {
-        query(ALL_COLUMNS).fetch_optional(self).await?;
-        Ok(())
+    async fn check_tables(&mut self) -> Result<bool, Fault> {
+        query(ALL_COLUMNS).fetch_optional(&mut *self).await?;
+        functions::are_noted(self).await
+    }
+
+    async fn keep_functions(&mut self, makes: bool) -> Result<Vec<String>, Fault> {
+        functions::keep(self, makes).await
     }
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
@@ -159,7 +141,10 @@ impl SchemaStore for PgConnection {
             .bind(MIGRATION_LOCK)
             .execute(&mut *tx)
             .await?;
-        let applied = migrate::run(&mut *tx, runner(), until).await?;
+        let mut applied = migrate::run(&mut *tx, runner(), until).await?;
+        if until == MigrateUntil::Now {
+            applied.extend(functions::keep(&mut tx, true).await?);
+        }
         tx.commit().await?;
         Ok(applied)
     }
@@ -193,9 +178,9 @@ mod tests {
             text,
             format!(
                 "GRANT CONNECT ON DATABASE shop TO \"Shop App\"; \
-                 GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO \"Shop App\"; \
+                 GRANT SELECT, INSERT, UPDATE, DELETE ON {tables}, rowlock_function TO \"Shop App\"; \
                  GRANT EXECUTE ON FUNCTION {} TO \"Shop App\";",
-                FUNCTIONS.join(", ")
+                functions::names().join(", ")
             )
         );
     }

@@ -116,6 +116,7 @@ impl Connector for Sqlite {
         leased_rows_stay_locked: false,
         missing_rows_can_be_made: false,
         locks_only_its_snapshot: false,
+        has_functions: false,
     };
 
     const BEGIN: Option<&'static str> = Some(BEGIN_TO_WRITE);

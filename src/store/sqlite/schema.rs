@@ -25,6 +25,7 @@ pub(crate) fn migrations() -> Migrations {
     Migrations {
         runner: runner(),
         now: "strftime('%Y-%m-%dT%H:%M:%SZ', 'now')",
+        functions: String::new(),
     }
 }
 
@@ -93,9 +94,9 @@ impl SchemaStore for SqliteConnection {
         Ok(())
     }
 
-    async fn check_tables(&mut self) -> Result<(), Fault> {
+    async fn check_tables(&mut self) -> Result<bool, Fault> {
         sqlx::query(ALL_COLUMNS).fetch_optional(self).await?;
-        Ok(())
+        Ok(true)
     }
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {

@@ -24,10 +24,19 @@ pub(crate) trait SchemaStore {
     /// Reads no row of the table that has the name of rowlock's lock table: fails when there is none.
     async fn find_lock_table(&mut self) -> Result<(), Fault>;
 
-    /// Reads every column of every table, and no row: fails when a table or a column is missing.
-    async fn check_tables(&mut self) -> Result<(), Fault>;
+    /// Reads every column of every table, and no row: fails when a table or a column is missing. Returns whether
+    /// nothing is to be done for [`keep_functions`](Self::keep_functions).
+    async fn check_tables(&mut self) -> Result<bool, Fault>;
 
-    /// Applies the missing migrations, under a lock in the database, and returns their names.
+    /// Notes that this client uses the functions of its release, and makes those that are missing if it may. Returns
+    /// the names of the missing ones. Only for PostgreSQL: the other engines have no functions.
+    async fn keep_functions(&mut self, makes: bool) -> Result<Vec<String>, Fault> {
+        let _ = makes;
+        Ok(Vec::new())
+    }
+
+    /// Applies the missing migrations, under a lock in the database, and makes the missing functions. Returns their
+    /// names.
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault>;
 
     /// What the settings of the database cost its users: sentences for the log.

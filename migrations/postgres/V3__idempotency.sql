@@ -1,5 +1,6 @@
 -- One row per idempotency record; docs/internals/records.md.
--- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every write.
+-- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every
+-- write.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     scope            bytea       NOT NULL,
     idempotency_key  bytea       NOT NULL,
@@ -29,3 +30,26 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     )
 ) WITH (fillfactor = 80);
 CREATE INDEX IF NOT EXISTS rowlock_idempotency_clean ON rowlock_idempotency (clean_at) WHERE clean_at IS NOT NULL;
+
+-- One row per finished step of an idempotency record; docs/internals/records.md.
+CREATE TABLE IF NOT EXISTS rowlock_idempotency_step (
+    scope           bytea NOT NULL,
+    idempotency_key bytea NOT NULL,
+    step            text NOT NULL,
+    attempt         bigint NOT NULL,
+    content_type    text NOT NULL,
+    outcome         bytea NOT NULL,
+    done_at         timestamptz NOT NULL,
+    PRIMARY KEY (scope, idempotency_key, step)
+);
+
+-- One row per form token that has not been used; docs/internals/records.md, "Form tokens".
+-- token is the SHA-256 of what the form has in it.
+CREATE TABLE IF NOT EXISTS rowlock_form_token (
+    scope      bytea NOT NULL,
+    token      bytea NOT NULL,
+    issued_at  timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (scope, token)
+);
+CREATE INDEX IF NOT EXISTS rowlock_form_token_expires ON rowlock_form_token (expires_at);

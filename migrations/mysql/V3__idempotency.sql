@@ -1,6 +1,7 @@
 -- One row per idempotency record; docs/internals/records.md.
--- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every write.
--- Times are UTC. DDL commits by itself here: one rerunnable statement a file.
+-- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every
+-- write.
+-- Times are UTC. DDL commits by itself here: each statement can run again.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     scope            varbinary(255) NOT NULL,
     idempotency_key  varbinary(255) NOT NULL,
@@ -29,4 +30,27 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
         state IN ('running', 'free', 'done', 'unknown', 'expired')
         AND (state = 'done') = (outcome IS NOT NULL) AND (clean_at IS NULL) = (forget_at IS NULL)
     )
+) ENGINE = InnoDB;
+
+-- One row per finished step of an idempotency record; docs/internals/records.md.
+CREATE TABLE IF NOT EXISTS rowlock_idempotency_step (
+    scope           varbinary(255) NOT NULL,
+    idempotency_key varbinary(255) NOT NULL,
+    step            varbinary(255) NOT NULL,
+    attempt         bigint NOT NULL,
+    content_type    varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    outcome         longblob NOT NULL,
+    done_at         datetime(6) NOT NULL,
+    PRIMARY KEY (scope, idempotency_key, step)
+) ENGINE = InnoDB;
+
+-- One row per form token that has not been used; docs/internals/records.md, "Form tokens".
+-- token is the SHA-256 of what the form has in it.
+CREATE TABLE IF NOT EXISTS rowlock_form_token (
+    scope      varbinary(255) NOT NULL,
+    token      binary(32) NOT NULL,
+    issued_at  datetime(6) NOT NULL,
+    expires_at datetime(6) NOT NULL,
+    PRIMARY KEY (scope, token),
+    KEY rowlock_form_token_expires (expires_at)
 ) ENGINE = InnoDB;

@@ -1,5 +1,6 @@
 -- One row per idempotency record; docs/internals/records.md.
--- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every write.
+-- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every
+-- write.
 -- Times are microseconds since 1970-01-01 UTC.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     scope            BLOB    NOT NULL,
@@ -30,3 +31,26 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
     )
 ) STRICT;
 CREATE INDEX IF NOT EXISTS rowlock_idempotency_clean ON rowlock_idempotency (clean_at) WHERE clean_at IS NOT NULL;
+
+-- One row per finished step of an idempotency record; docs/internals/records.md.
+CREATE TABLE IF NOT EXISTS rowlock_idempotency_step (
+    scope           BLOB NOT NULL,
+    idempotency_key BLOB NOT NULL,
+    step            TEXT NOT NULL,
+    attempt         INTEGER NOT NULL,
+    content_type    TEXT NOT NULL,
+    outcome         BLOB NOT NULL,
+    done_at         INTEGER NOT NULL,
+    PRIMARY KEY (scope, idempotency_key, step)
+) STRICT;
+
+-- One row per form token that has not been used; docs/internals/records.md, "Form tokens".
+-- token is the SHA-256 of what the form has in it.
+CREATE TABLE IF NOT EXISTS rowlock_form_token (
+    scope      BLOB NOT NULL,
+    token      BLOB NOT NULL,
+    issued_at  INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (scope, token)
+) STRICT;
+CREATE INDEX IF NOT EXISTS rowlock_form_token_expires ON rowlock_form_token (expires_at);

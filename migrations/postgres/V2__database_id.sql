@@ -1,1 +1,0 @@
-INSERT INTO rowlock_database (one, id) VALUES (1, gen_random_uuid()) ON CONFLICT (one) DO NOTHING;
