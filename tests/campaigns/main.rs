@@ -14,10 +14,12 @@
 //! - [`philosophers`]: processes that wait for each other in a circle.
 //! - [`quorum`]: a lock over five databases, of which up to two are away.
 //! - [`leader`]: leaders that are killed and paused while they act.
+//! - [`effects`]: keys that are run again and again by processes that are killed, in sessions with unusual settings.
 //! - [`payments`]: the shop of the example in several processes that are killed, and clients that insist.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod campaign;
+mod effects;
 mod histories;
 mod history;
 mod leader;
@@ -70,6 +72,7 @@ fn on(engine: Engine) -> Vec<Trial> {
             engine,
             leader::without_a_pin,
         ),
+        trial("effects", engine, effects::run),
         trial("payments", engine, payments::run),
         trial("superseded_payment", engine, payments::superseded),
     ];
@@ -98,6 +101,9 @@ fn the_judges() -> Vec<Trial> {
         }),
         lone_trial("judge_of_leaders", async || {
             leader::the_judge_sees_violations();
+        }),
+        lone_trial("judge_of_effects", async || {
+            effects::the_judge_sees_violations();
         }),
     ];
     for (name, variant) in [

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{histories, leader, modes, payments, philosophers, quorum, worker};
+use crate::{effects, histories, leader, modes, payments, philosophers, quorum, worker};
 
 pub(crate) type Role = rowlock_test::Role<Part>;
 
@@ -20,6 +20,9 @@ pub(crate) enum Part {
     Philosopher {
         seat: usize,
         is_multi: bool,
+    },
+    Effects {
+        session: effects::Session,
     },
     Shop {
         gateway: u16,
@@ -42,6 +45,7 @@ impl rowlock_test::Part for Part {
             Self::Philosopher { seat, is_multi } => {
                 philosophers::dine(role, seat, is_multi).await;
             }
+            Self::Effects { session } => effects::work(role, session).await,
             Self::Shop { gateway } => payments::shop(role, gateway).await,
             Self::Claim => payments::claim(role).await,
             Self::Gateway => payments::gateway(role).await,
