@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rowlock::{Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_recipes::Quorum;
 use rowlock_recipes::quorum::QuorumHeld;
-use rowlock_test::{Db, eventually, on_every_engine};
+use rowlock_test::{Db, eventually, on_every_engine, on_tx};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -45,11 +45,23 @@ async fn remove(others: [Db; 2]) {
     }
 }
 
-/// A lock that every database has granted. (The slowest one of a round comes later.)
-async fn of_all(quorum: &Quorum, clients: &[Rowlock], name: &str, ttl: Duration) -> QuorumHeld {
+/// A lock whose guard has the leases of all databases. (The slowest database of a round grants it later. The guard has
+/// that lease when it also has the fence of the others: a release before that counts the leases of the others only.)
+async fn of_all(quorum: &Quorum, databases: [&Db; 3], name: &str, ttl: Duration) -> QuorumHeld {
     let held = quorum.lock(name).ttl(ttl).acquire().await.unwrap();
-    let by_all = async || holders(clients, name).await == 3;
-    eventually("all have granted it", by_all).await;
+    for (member, database) in databases.into_iter().enumerate() {
+        let has_lease = async || {
+            let mut tx = database.begin().await;
+            let pinned = on_tx!(&mut tx, tx => held.pin_on(member, tx).await);
+            tx.release().await;
+            assert!(
+                matches!(pinned, Ok(()) | Err(Error::Lost { .. })),
+                "{pinned:?}"
+            );
+            pinned.is_ok()
+        };
+        eventually("the guard has the lease of each member", has_lease).await;
+    }
     held
 }
 
@@ -149,7 +161,7 @@ on_every_engine! {
         let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
         let clients = clients(db, &others).await;
         let released = async |freed: usize| {
-            let held = of_all(&quorum, &clients, "a", TTL).await;
+            let held = of_all(&quorum, [db, &others[0], &others[1]], "a", TTL).await;
             for client in &clients[..freed] {
                 client.force_release("a").await.unwrap();
             }
@@ -177,7 +189,7 @@ on_every_engine! {
         let builder = Rowlock::builder().operation_timeout(Duration::from_mins(5));
         let quorum = Quorum::connect_with(builder, urls(db, &others)).await.unwrap();
         let clients = clients(db, &others).await;
-        let held = of_all(&quorum, &clients, "a", TTL).await;
+        let held = of_all(&quorum, [db, &others[0], &others[1]], "a", TTL).await;
         let mut tx = db.begin().await;
         tx.execute("UPDATE rowlock_lock SET fence = fence").await.unwrap();
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
@@ -189,8 +201,7 @@ on_every_engine! {
     async fn a_lock_is_at_risk_before_it_is_lost(db: &Db) {
         let others = databases(db).await;
         let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
-        let clients = clients(db, &others).await;
-        let held = of_all(&quorum, &clients, "a", Duration::from_secs(9)).await;
+        let held = of_all(&quorum, [db, &others[0], &others[1]], "a", Duration::from_secs(9)).await;
         for database in &others {
             database.execute("ALTER TABLE rowlock_lock RENAME TO away").await;
         }
@@ -228,7 +239,7 @@ on_every_engine! {
         let others = databases(db).await;
         let quorum = Quorum::connect(urls(db, &others)).await.unwrap();
         let clients = clients(db, &others).await;
-        let held = of_all(&quorum, &clients, "a", Duration::from_secs(3)).await;
+        let held = of_all(&quorum, [db, &others[0], &others[1]], "a", Duration::from_secs(3)).await;
         for client in &clients[..2] {
             client.force_release("a").await.unwrap();
         }
