@@ -39,6 +39,7 @@ use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::store::verbs::Store;
 use crate::store::verbs::in_tx::{PinBy, PinOutcome, PinParams};
+use crate::store::verbs::lock_row::RowAction;
 use crate::store::verbs::row::LockRow;
 use crate::transaction::Transaction;
 
@@ -130,6 +131,7 @@ impl Held {
         grant.may_be_pinned.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let mut backoff = backoff::poll();
+        let mut looks_first = self.may_lock_a_gap();
         loop {
             if self.guard.is_released() {
                 return Err(Error::Released {
@@ -140,6 +142,10 @@ impl Held {
             if let Some(loss) = grant.loss() {
                 let name = grant.shown.clone();
                 return Err(Error::Lost { name, loss });
+            }
+            if std::mem::take(&mut looks_first) && self.has_no_row(&here).await {
+                grant.lose(Loss::TakenOver);
+                continue;
             }
             let told = here.connection().tx_pin(&params).await;
             let missed = match here.told(told)? {
@@ -176,6 +182,45 @@ impl Held {
                 sleep_until(Moment::now() + pause).await;
             }
         }
+    }
+}
+
+impl Held {
+    /// Whether a pin that finds no row may keep others from making rows. Only the rows of permits go while a client
+    /// trusts them: by force, or when a permit that has ended is reclaimed.
+    ///
+    /// `InnoDB`'s locking read of a missing row locks the gap in which the row would be, under REPEATABLE READ, until
+    /// the transaction ends. All permits of the name are in that gap, and names that sort near it. So the first read is
+    /// a look from outside, which locks nothing, and sees what the transaction's snapshot may not:
+    ///
+    /// ```text
+    ///   pin                        others
+    ///   looks: no row              -                  lost; nothing is locked
+    ///   looks: the row             -
+    ///   locks the row              cannot reclaim it  pinned
+    ///
+    ///   looks: the row             -
+    ///   -                          reclaim it
+    ///   locks the gap: lost        wait for the end of the transaction
+    /// ```
+    ///
+    /// What remains is the last case: the permit goes in that one round trip, while this client trusts it.
+    fn may_lock_a_gap(&self) -> bool {
+        let server = &self.core.server;
+        let capabilities = server.capabilities;
+        let locks_gaps = !capabilities.one_writer && !capabilities.missing_rows_can_be_made;
+        // One server of several may not know yet of a grant on another.
+        locks_gaps && !server.multi_writer && self.guard.grant().name.of_permit().is_some()
+    }
+
+    /// Looks from outside. If that fails, the pin itself finds out.
+    async fn has_no_row<T: Transaction>(&self, here: &InTransaction<'_, T>) -> bool {
+        let lanes = &self.core.lanes;
+        let name = self.guard.grant().name.clone();
+        let head = lanes.look_beside(Subject::Lock(name.clone()), "inspect");
+        let look = async move |store: &mut dyn Store| store.lock_row(&name, RowAction::Look).await;
+        let row = here.outside(lanes.run_aside(head, look)).await;
+        matches!(row, Ok(None))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{ConnectError, Engine, Error, Rowlock, SchemaError};
-use rowlock_test::{Db, Own, as_user, eventually, take, user_name};
+use rowlock_test::{Db, Own, as_user, eventually, patience, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
 const DRIVERS: [Engine; 2] = [Engine::MariaDb, Engine::MySql];
@@ -215,6 +215,40 @@ async fn what_was_granted_before_the_server_took_no_writes_is_undone() {
         db.execute("DROP TRIGGER refuse").await;
         let owned = "SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NOT NULL";
         eventually("all is undone", async || db.number(owned).await == 0).await;
+        db.remove().await;
+    }
+}
+
+/// Under REPEATABLE READ, a locking read of a row that is gone would lock its place until the transaction ends.
+#[tokio::test]
+async fn a_pin_of_a_permit_that_is_gone_keeps_nobody_out() {
+    for engine in DRIVERS {
+        let db = Db::new(engine).await;
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        for round in 0..8 {
+            let name = format!("permits-{round}");
+            let permits = |client: &Rowlock| client.semaphore(name.as_str(), 1).ttl(TTL);
+            let lost = permits(&rowlock).acquire().await.unwrap();
+            let mut tx = db.begin().await;
+            // Of half of the transactions the snapshot still has the permit.
+            if round % 2 == 0 {
+                tx.number("SELECT COUNT(*) FROM rowlock_lock").await;
+            }
+            other.force_release(name.as_str()).await.unwrap();
+            let next = permits(&other).acquire().await.unwrap();
+            let _ = next.release().await.unwrap();
+            let pinned = tx.pin(&lost).await;
+            assert!(matches!(pinned, Err(Error::Lost { .. })), "{pinned:?}");
+            // The transaction is still open.
+            let permit = permits(&other).wait(patience()).acquire().await.unwrap();
+            let near = other.lock(format!("{name}!")).wait(patience());
+            let near = near.acquire().await.unwrap();
+            let _ = (
+                permit.release().await.unwrap(),
+                near.release().await.unwrap(),
+            );
+            tx.release().await;
+        }
         db.remove().await;
     }
 }
