@@ -1,20 +1,27 @@
 //! Releases by force.
 
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
+
+use uuid::Uuid;
 
 use super::Rowlock;
 use crate::model::{Error, Kind, LockInfo, Name, Subject};
-use crate::runtime::batch::head::Manner;
+use crate::runtime::batch::head::{JobHead, Manner};
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::force_release;
 use crate::store::verbs::permit::pass_any;
 use crate::store::verbs::queue::{PassParams, PassWhy};
+use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::row::LockRow;
+
+/// How many permits one statement frees.
+const TOGETHER: usize = 256;
 
 impl Rowlock {
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore
-    /// it releases all permits, one after the other, and returns the one that was granted first. If it cannot free one
-    /// of them, it frees the others, and returns the error.
+    /// it releases all permits, and returns the one that was granted first. If it cannot free one of them, it frees the
+    /// others, and returns the error.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a
@@ -46,8 +53,16 @@ impl Rowlock {
             (Kind::Lock, Vec::new())
         };
         let mut failed = None;
-        for permit in &permits {
-            match self.free(permit).await {
+        let freed = self.free_together(&name, &permits).await;
+        for permit in permits {
+            if permit.grant_id.is_some_and(|id| freed.contains(&id)) {
+                row = row.or(Some(permit));
+                continue;
+            }
+            let Some(permit) = Name::from_bytes(&permit.name) else {
+                continue;
+            };
+            match self.free(&permit).await {
                 Ok(freed) => row = row.or(freed.filter(LockRow::is_live)),
                 Err(error) => failed = failed.or(Some(error)),
             }
@@ -70,12 +85,49 @@ impl Rowlock {
         Ok(row.filter(LockRow::is_live).and_then(|row| row.info().ok()))
     }
 
+    /// Frees the permits that no transaction has locked, with one statement for each [`TOGETHER`] of them, and returns
+    /// their grant ids. (If a statement fails, its permits are tried one by one.) Permits of sessions are left out: the
+    /// clients of the sessions have to be told.
+    async fn free_together(&self, name: &Name, permits: &[LockRow]) -> HashSet<Uuid> {
+        let lease = |permit: &LockRow| {
+            Some(ReleaseParams {
+                name: Name::from_bytes(&permit.name)?,
+                grant_id: permit.grant_id.filter(|_| permit.session.is_none())?,
+                fence: permit.fence,
+                was_queued: false,
+            })
+        };
+        let leases: Vec<ReleaseParams> = permits.iter().filter_map(lease).collect();
+        let mut all = HashSet::new();
+        for params in leases.chunks(TOGETHER) {
+            let (params, core) = (params.to_vec(), self.core.clone());
+            let free = async move |store: &mut dyn Store| {
+                let freed = store.lease_release_locks(&params).await?;
+                let freed = params.iter().zip(freed);
+                let freed = freed.filter(|(_, freed)| *freed == FreeOutcome::Released);
+                let freed: Vec<Uuid> = freed.map(|(lease, _)| lease.grant_id).collect();
+                // As for a single one.
+                for grant_id in &freed {
+                    core.holdings.guards.freed(*grant_id);
+                }
+                Ok(freed)
+            };
+            let freed = self.core.lanes.run_slow(self.order(name), free).await;
+            all.extend(freed.unwrap_or_default());
+        }
+        all
+    }
+
+    fn order(&self, name: &Name) -> JobHead {
+        let subject = Subject::Lock(name.clone());
+        JobHead {
+            manner: Manner::Order,
+            ..self.core.lanes.wish(subject, "force release")
+        }
+    }
+
     async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
-        let mut head = self
-            .core
-            .lanes
-            .wish(Subject::Lock(name.clone()), "force release");
-        head.manner = Manner::Order;
+        let head = self.order(name);
         let (name, core) = (name.clone(), self.core.clone());
         let seen = Arc::new(OnceLock::new());
         let free = async move |store: &mut dyn Store| {

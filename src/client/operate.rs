@@ -212,15 +212,13 @@ impl Rowlock {
         Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
     }
 
-    /// What a name stands for, and the names of its live permits.
-    pub(super) async fn permits(&self, name: &Name) -> Result<(Kind, Vec<Name>), Error> {
+    /// What a name stands for, and its live permits.
+    pub(super) async fn permits(&self, name: &Name) -> Result<(Kind, Vec<LockRow>), Error> {
         let kind = self.kind(name).await?;
         if !kind.has_permits() {
             return Ok((kind, Vec::new()));
         }
-        let rows = self.held(name, "look up").await?;
-        let names = rows.iter().filter_map(|row| Name::from_bytes(&row.name));
-        Ok((kind, names.collect()))
+        Ok((kind, self.held(name, "look up").await?))
     }
 
     /// The live grants of a name.

@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, eventually, patience, take};
+use rowlock_test::{Db, eventually, patience, take, through_proxy};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -33,6 +33,37 @@ async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
         tx.release().await;
         let was = forced.await.unwrap().unwrap().expect("it was held");
         assert_eq!(was.fence, held.fence());
+        db.remove().await;
+    }
+}
+
+/// Freed one after the other, each permit would cost a connection and several statements.
+#[tokio::test]
+async fn a_forced_release_of_many_permits_sends_no_more_than_one_of_two() {
+    for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let (proxy, url) = through_proxy(&db).await;
+        let (admin, holder) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+        let permit = holder.semaphore("s", 40).ttl(TTL);
+        let mut sent = Vec::new();
+        for permits in [2, 40] {
+            let mut held = Vec::new();
+            for _ in 0..permits {
+                held.push(permit.acquire().await.unwrap());
+            }
+            let before = proxy.requests();
+            let first = admin.force_release("s").await.unwrap().unwrap();
+            sent.push(proxy.requests() - before);
+            assert_eq!(
+                first.fence,
+                held[0].fence(),
+                "the one that was granted first"
+            );
+            assert!(admin.holders("s").await.unwrap().is_empty());
+            drop(held);
+            holder.flush().await;
+        }
+        assert!(sent[1] < sent[0] + 20, "{engine}: {sent:?}");
         db.remove().await;
     }
 }
