@@ -71,6 +71,49 @@ pub(crate) async fn late_sending(engine: Engine) {
     db.remove().await;
 }
 
+/// The client sends twice that a name is to be free after a time, and the first request is delayed. It arrives while the
+/// time of the second one runs, or when the next waiter has the name: it gives no time again, and takes nothing.
+pub(crate) async fn late_reservation(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, watcher) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    renewals_are_connected(&rowlock).await;
+    let ttl = Duration::from_mins(5);
+    for time in [ttl * 2, Duration::from_secs(1)] {
+        let lock = rowlock.lock("a").ttl(ttl);
+        // This prepares all statements, so that the proxy keeps the statement that reserves.
+        let held = lock.acquire().await.unwrap();
+        let _ = held.release_in(Duration::ZERO).await.unwrap();
+        let held = lock.wait(patience()).acquire().await.unwrap();
+        rowlock.flush().await;
+        let waits = watcher.lock("a").ttl(ttl).holder("the next");
+        let waiting = tokio::spawn(async move { waits.acquire().await });
+        queue_is(&watcher, "a", &["the next"]).await;
+        proxy.set(Mode::KeepNextRequest);
+        let outcome = held.release_in(time).await.unwrap();
+        assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
+        assert_eq!(outcome, ReleaseOutcome::Released);
+        let of_now = async || watcher.inspect("a").await.unwrap().unwrap();
+        let is_long = time > ttl;
+        if is_long {
+            let before = of_now().await;
+            proxy.deliver().await;
+            let after = of_now().await;
+            assert_eq!(before.grant_id, after.grant_id);
+            assert!(after.remaining <= before.remaining, "{before:?} {after:?}");
+            assert!(watcher.force_release("a").await.unwrap().is_some());
+        }
+        let next = waiting.await.unwrap().unwrap();
+        if !is_long {
+            proxy.deliver().await;
+        }
+        let row = of_now().await;
+        assert_eq!((row.fence, next.is_held()), (next.fence(), true), "{row:?}");
+        release(&next).await;
+    }
+    db.remove().await;
+}
+
 /// The client sends a downgrade twice, and the first request is delayed. It arrives when the reader has become a
 /// writer again: it must not let readers in.
 pub(crate) async fn late_downgrade(engine: Engine) {

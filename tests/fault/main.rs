@@ -113,6 +113,7 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         trial("shared_after_a_cut", engine, cut::shared_after_a_cut),
         trial("late_sending", engine, late_requests::late_sending),
         trial("late_join", engine, late_requests::late_join),
+        trial("late_reservation", engine, late_requests::late_reservation),
         trial("late_downgrade", engine, late_requests::late_downgrade),
         trial("late_claim", engine, late_requests::late_claim),
         trial("late_answers", engine, silence::late),

@@ -10,7 +10,7 @@ use super::*;
 use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
-use crate::store::verbs::hold::{HoldStore, RunOutParams};
+use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
 use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
 use crate::store::verbs::queue::{News, PassWhy};
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
@@ -179,13 +179,16 @@ async fn the_next_waiter_is_told_when_a_lease_ends_sooner() {
         reservation: Uuid::new_v4(),
         time: TTL / 2,
     };
-    let run_out = holder.conn.hold_run_out(&params).await.unwrap();
-    assert!(matches!(
-        run_out,
-        crate::store::verbs::hold::HoldOutcome::Done(())
-    ));
-    let news = tokio::time::timeout(patience(), listener.next());
-    assert_eq!(news.await.unwrap().unwrap(), News::Look);
+    // The answer to the first sending was lost, or it ended before it told. The second one gives no more time.
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let run_out = holder.conn.hold_run_out(&params).await.unwrap();
+        assert_eq!(run_out, HoldOutcome::Done(()));
+        let news = tokio::time::timeout(patience(), listener.next());
+        assert_eq!(news.await.unwrap().unwrap(), News::Look);
+        ends.push(holder.row("a").await.expires_at);
+    }
+    assert_eq!(ends[0], ends[1]);
 }
 
 #[tokio::test]
