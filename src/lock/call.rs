@@ -53,6 +53,8 @@ pub(super) struct InTransaction<'a, T> {
     context: Context<'a>,
     /// A look from outside got no answer in time, so missing rows cannot be made now.
     starved: Option<Error>,
+    /// That look was the release of a lease that lingered in this client: nobody else can free the name.
+    lingers: bool,
     /// A look from outside has freed a name, which this transaction could not do.
     pub(super) freed: bool,
     /// The last look could not free a name whose session has expired: a transaction has its row locked. The database
@@ -78,6 +80,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             names,
             context: Context::new(core, on, doing, T::DRIVER)?,
             starved: None,
+            lingers: false,
             freed: false,
             orphaned: false,
         };
@@ -88,6 +91,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             let released = join_all(lingered.iter().map(Guard::release));
             if let Err(error @ Error::Starved { .. }) = call.outside(released.map(Ok)).await {
                 call.starved = Some(error);
+                call.lingers = true;
             }
         }
         Ok(call)
@@ -171,10 +175,11 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         Ok(TxLook::Free { new })
     }
 
-    /// Fails when a name could not be granted because its row could not be made.
+    /// Fails when a name could not be granted because its row could not be made, or because its lease lingers in this
+    /// client: the release needs a connection, which the end of this transaction may give back.
     pub(super) async fn check_starved(&mut self) -> Result<(), Error> {
         match self.starved.clone() {
-            Some(error) if !self.sees_all().await? => Err(error),
+            Some(error) if self.lingers || !self.sees_all().await? => Err(error),
             _ => Ok(()),
         }
     }

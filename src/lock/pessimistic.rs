@@ -234,7 +234,8 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// ([`Error::TransactionAborted`]).
     ///
     /// [`Error::Starved`] when the name has no row yet, and rowlock could not make it within two seconds, or half of
-    /// [`operation_timeout`](crate::Builder::operation_timeout).
+    /// [`operation_timeout`](crate::Builder::operation_timeout); or when a lease of it lingers in this client, and
+    /// rowlock could not release it in that time.
     ///
     /// # Cancel safety
     ///
@@ -322,7 +323,10 @@ impl<T: Transaction> LockInTx<'_, T> {
                         attempt.busy().await?
                     }
                     // Or the name is no lock: then the look fails.
-                    Taking::Blocking => return attempt.busy().await.and(Err(attempt.blocking())),
+                    Taking::Blocking => {
+                        attempt.check_starved().await?;
+                        return attempt.busy().await.and(Err(attempt.blocking()));
+                    }
                 },
             };
             if may_block && busy.holder.is_some() {

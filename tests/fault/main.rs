@@ -122,6 +122,7 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         trial("late_step", engine, late_steps::begun),
         trial("late_token", engine, late_token::run),
         trial("starved", engine, starved::starved),
+        trial("starved_while_a_lease_lingers", engine, starved::lingering),
         trial("silence", engine, silence::silence),
     ];
     if engine == Engine::Postgres {

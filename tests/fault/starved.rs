@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Retry, Rowlock};
-use rowlock_test::{Db, Mode, Proxy, eventually, on_app, take, takes_less_than, through_proxy};
+use rowlock_test::{
+    Db, Mode, Proxy, eventually, on_app, patience, take, takes_less_than, through_proxy,
+};
 
 /// The number of connections to the server; the application's pool has as many.
 const ALL: u32 = 4;
@@ -124,6 +126,48 @@ pub(crate) async fn starved(engine: Engine) {
         tries <= 2 * ALL,
         "{tries}: the rows are there when they begin again"
     );
+    drop((rowlock, other));
+    db.remove().await;
+}
+
+/// A lease lingers in the client of a transaction that needs its name, and the release of that lease gets no answer.
+/// Nobody else can free the name. So the call ends, and its transaction gives its connection back.
+pub(crate) async fn lingering(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, other) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    for waits in [false, true] {
+        let name = format!("waits: {waits}");
+        let lock = rowlock.lock(name.as_str()).linger(Duration::from_mins(1));
+        let lock = lock.ttl(Duration::from_mins(10));
+        let held = lock.acquire().await.unwrap();
+        let _ = held.release().await.unwrap();
+        assert!(
+            other.inspect(name.as_str()).await.unwrap().is_some(),
+            "it lingers"
+        );
+        let mut tx = db.begin().await;
+        proxy.set(Mode::Silent);
+        let error = if waits {
+            tx.acquire(&rowlock, &name, patience()).await.unwrap_err()
+        } else {
+            tx.try_lock(&rowlock, &name).await.unwrap_err()
+        };
+        assert!(
+            matches!(error, Error::Starved { .. }) && error.is_retryable(),
+            "{name}: {error}"
+        );
+        tx.release().await;
+        proxy.set(Mode::Pass);
+        eventually("it is released", async || {
+            other.inspect(name.as_str()).await.unwrap().is_none()
+        })
+        .await;
+        // The next attempt of `Retry` has the name.
+        let mut tx = db.begin().await;
+        tx.acquire(&rowlock, &name, patience()).await.unwrap();
+        tx.commit().await.unwrap();
+    }
     drop((rowlock, other));
     db.remove().await;
 }
