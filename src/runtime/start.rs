@@ -162,6 +162,7 @@ impl Background {
     async fn run(self, target: &str) {
         let (link, queue) = (self.link, &*self.queue);
         let (cleans, watches, listens) = (link.another(), link.another(), link.another());
+        let last = link.another();
         tokio::join!(
             self.renewing.run(link, self.spare, target),
             cleaner::run(
@@ -174,6 +175,7 @@ impl Background {
             watch(watches, queue, target),
             listen(listens, queue, target)
         );
+        last.closed().await;
     }
 }
 
@@ -258,6 +260,7 @@ fn run_lanes(
         if ready.send(started).is_err() || failed {
             return;
         }
+        let last = lanes.first().map(|lane| lane.link.another());
         let running: Vec<_> = lanes
             .into_iter()
             .map(|lane| tokio::task::spawn_local(lane.work()))
@@ -265,6 +268,9 @@ fn run_lanes(
         slow.await;
         for lane in running {
             let _ = lane.await;
+        }
+        if let Some(last) = last {
+            last.closed().await;
         }
     });
     Ok(())
