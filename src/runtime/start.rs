@@ -20,7 +20,7 @@ use super::core::{Core, ServerFacts};
 use super::held::guards::Guards;
 use super::held::holdings::{Holdings, Sessions};
 use super::held::on_end::OnEnd;
-use super::held::renew::{self, Renewals, spare};
+use super::held::renew::{self, Renewals};
 use super::requests::ending::Ending;
 use super::requests::exchange::Exchange;
 use super::upkeep::alphabet::Alphabet;
@@ -73,13 +73,11 @@ impl Core {
         settings.holder = alphabet.legible(&settings.holder).await;
 
         let link = Link::new(connector, settings.operation_timeout, &way);
-        let spare = spare::<C>(&link);
         let rest = Arc::default();
         let cleaner = Cleaner::new(&rest);
         let (renewals, renewing) = Renewals::new(C::RENEWALS);
         let background = Background {
             renewing,
-            spare,
             link,
             rest,
             clean_every: settings.clean_every,
@@ -142,7 +140,6 @@ impl Drop for Core {
 struct Background {
     renewing: renew::Work,
     link: Link,
-    spare: Option<Link>,
     rest: Arc<cleaner::CleanerState>,
     clean_every: Option<Duration>,
     has_functions: bool,
@@ -164,7 +161,7 @@ impl Background {
         let (cleans, watches, listens) = (link.another(), link.another(), link.another());
         let last = link.another();
         tokio::join!(
-            self.renewing.run(link, self.spare, target),
+            self.renewing.run(link, target),
             cleaner::run(
                 cleans,
                 &self.rest,

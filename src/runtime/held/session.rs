@@ -57,10 +57,8 @@ struct Looks {
     last: Option<Moment>,
     /// Since when the next one is due.
     due: Option<Moment>,
-    /// The number of forced releases then.
-    forced: i64,
-    /// The connections of the last renewals.
-    connections: Vec<u64>,
+    /// The renewal before it.
+    renewal: Option<SessionRenewal>,
     /// Grants without a guard, with the moment at which a look first found them.
     strays: HashMap<Uuid, Moment>,
 }
@@ -71,9 +69,6 @@ pub(crate) struct SessionRenewal {
     pub(crate) forced: i64,
     pub(crate) connection: u64,
 }
-
-/// The most connections over which a client renews.
-const CONNECTIONS: usize = 2;
 
 /// A grant that an acquire asks for, until this is dropped.
 #[derive(Debug)]
@@ -156,9 +151,7 @@ impl Session {
             return false;
         }
         let looks = self.looks();
-        looks.last.is_none_or(|last| now >= last + self.grant.ttl)
-            || looks.forced != renewal.forced
-            || !looks.connections.contains(&renewal.connection)
+        looks.last.is_none_or(|last| now >= last + self.grant.ttl) || looks.renewal != Some(renewal)
     }
 
     /// A look is due, by a renewal at `now`. A failover may have lost every grant that no look has found since: after
@@ -247,13 +240,8 @@ impl Session {
         let mut looks = self.looks();
         looks.last = (!look.unsure).then_some(look.began);
         looks.due = None;
-        looks.forced = renewal.forced;
+        looks.renewal = Some(renewal);
         looks.strays.retain(|id, _| look.strays.contains(id));
-        if !looks.connections.contains(&renewal.connection) {
-            looks.connections.push(renewal.connection);
-            let surplus = looks.connections.len().saturating_sub(CONNECTIONS);
-            looks.connections.drain(..surplus);
-        }
     }
 
     fn grants(&self) -> MutexGuard<'_, SessionGrants> {

@@ -2,11 +2,10 @@
 //!
 //! # Overview
 //!
-//! The renewals have a thread with a runtime and connections of their own. Three tasks share the [schedule]. One
+//! The renewals have a thread with a runtime and connections of their own. Two tasks share the [schedule]. One
 //! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in
-//! chunks of at most 256. One *helps* over a spare connection while a statement in flight must not keep others
-//! waiting. A wake-up costs the leases that are due, not those that are held. A fourth task [looks](look) at the
-//! grants of the session now and then.
+//! chunks of at most 256, the earliest deadline first. A wake-up costs the leases that are due, not those that are
+//! held. A third task [looks](look) at the grants of the session now and then.
 //!
 //! # Trust window
 //!
@@ -16,13 +15,11 @@
 //!
 //! # Failure
 //!
-//! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, in turn with the others.
+//! - *A statement fails, or takes too long*: its leases are sent again in smaller chunks, after others.
 //! - *The database is out of reach*: dialing goes on, with pauses, until the deadlines. After each attempt that was
-//!   too slow, the next one may [take longer](login).
-//! - *More leases are held than the database can renew*: the excess is lost. The others, and every lease of a much
-//!   shorter or longer TTL, are kept. The log reports how many were lost.
+//!   too slow, the next one may take longer.
+//! - *More leases are held than the database can renew*: the excess is lost. The log reports how many were lost.
 
-mod login;
 pub(crate) mod look;
 mod pace;
 mod renewable;
@@ -35,6 +32,7 @@ use std::time::Duration;
 
 use tokio::select;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::grant::Grant;
@@ -43,9 +41,8 @@ use crate::model::{Moment, RecordKey};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::link::Link;
-use crate::store::driver::connect::Connector;
 use crate::store::driver::request::RequestLimit;
-use login::Login;
+use crate::store::verbs::fault::Fault;
 use renewable::Renewable;
 use schedule::{ALONE, Schedule};
 use send::send;
@@ -53,8 +50,11 @@ use send::send;
 /// The longest pause after a failure.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
-/// A spare connection that is idle for this long is closed.
-const SPARE: Duration = Duration::from_secs(10);
+/// The least time for a login.
+const MIN_LOGIN: Duration = Duration::from_millis(500);
+
+/// The time for a login is doubled this often at most. (The operation timeout bounds every login, too.)
+const MAX_DOUBLINGS: u32 = 4;
 
 /// How many announcements are made at once; then other tasks have their turn.
 const ANNOUNCEMENTS: usize = 1_000;
@@ -68,7 +68,6 @@ struct RenewShared {
     state: Mutex<RenewState>,
     announce: Notify,
     renew: Notify,
-    help: Notify,
     look: Notify,
 }
 
@@ -89,7 +88,6 @@ impl RenewShared {
     fn wake(&self) {
         self.announce.notify_one();
         self.renew.notify_one();
-        self.help.notify_one();
         self.look.notify_one();
     }
 }
@@ -99,14 +97,12 @@ impl RenewShared {
 pub(crate) struct Work(Arc<RenewShared>);
 
 impl Work {
-    /// Renews, announces and looks, until the renewals are closed. `spare` is a second connection, for engines on
-    /// which several can write at a time.
-    pub(crate) async fn run(self, link: Link, spare: Option<Link>, target: &str) {
+    /// Renews, announces and looks, until the renewals are closed.
+    pub(crate) async fn run(self, link: Link, target: &str) {
         let (here, looks) = (&*self.0, link.another());
         tokio::join!(
             announce(here, target),
             renew(link, here, target),
-            help(spare, here, target),
             look::look(looks, here, target),
         );
     }
@@ -145,9 +141,6 @@ impl Renewals {
         if wake.renewer {
             self.0.renew.notify_one();
         }
-        if wake.helper {
-            self.0.help.notify_one();
-        }
     }
 
     /// The grant was released, or the attempt has ended.
@@ -166,11 +159,6 @@ impl Drop for Renewals {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The spare connection, on engines where several can write at a time.
-pub(crate) fn spare<C: Connector>(link: &Link) -> Option<Link> {
-    (!C::CAPABILITIES.one_writer).then(|| link.another())
 }
 
 /// Announces warnings and losses in time, whatever the database does.
@@ -215,33 +203,28 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
     let mut backoff = backoff::reconnect();
     // The number of failures in a row.
     let mut failures = 0;
-    let mut login = Login::default();
+    // The number of logins in a row that were too slow.
+    let mut slow = 0;
     loop {
-        let (next, limit) = {
+        let (next, bound) = {
             let state = &mut *shared.state();
             if state.closed {
                 break;
             }
-            (state.schedule.next(), state.schedule.dial_limit())
+            (state.schedule.next(Moment::now()), state.schedule.bound())
         };
         if next.is_none_or(|at| !at.has_passed()) {
             // Connect before the first renewal needs it.
-            if let Some(at) = next.filter(|_| !link.is_connected()) {
-                select! {
-                    _ = login.connect(&mut link) => {}
-                    () = shared.renew.notified() => continue,
-                    () = sleep_until(at) => continue,
-                }
+            if next.is_some() {
+                let _ = login(&mut link, bound, &mut slow).await;
             }
             pause(next, &shared.renew).await;
             continue;
         }
-        let failed = match login.finish(&mut link, limit).await {
+        let failed = match login(&mut link, bound, &mut slow).await {
             Ok(()) => {
                 let chunk = shared.state().schedule.chunk(Moment::now());
-                shared.help.notify_one();
                 let fault = send(&mut link, shared, chunk).await.err();
-                shared.state().schedule.landed();
                 failures = if fault.is_some() { failures + 1 } else { 0 };
                 fault
             }
@@ -264,46 +247,17 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
     link.close().await;
 }
 
-/// Renews, over the spare connection, the leases that cannot wait for the statement in flight on the first one.
-async fn help(link: Option<Link>, shared: &RenewShared, target: &str) {
-    let Some(mut link) = link else {
-        return;
-    };
-    let mut used = Moment::now();
-    let mut login = Login::default();
-    loop {
-        let (next, limit) = {
-            let state = &mut *shared.state();
-            if state.closed {
-                break;
-            }
-            let next = state.schedule.spare_next(Moment::now());
-            (next, state.schedule.dial_limit())
-        };
-        if next.is_none_or(|at| !at.has_passed()) {
-            select! {
-                () = pause(next, &shared.help) => {}
-                () = sleep_until(used + SPARE), if link.is_connected() => link.hang_up(),
-            }
-            continue;
-        }
-        if let Err(fault) = login.finish(&mut link, limit).await {
-            tracing::debug!(%target, error = %fault, "no spare connection for renewals");
-            sleep_until(Moment::now() + MAX_PAUSE).await;
-            continue;
-        }
-        used = Moment::now();
-        let Some(chunk) = shared.state().schedule.spare_chunk(Moment::now()) else {
-            continue; // the statement in flight was answered meanwhile
-        };
-        if let Err(fault) = send(&mut link, shared, chunk).await {
-            tracing::warn!(%target, error = %fault, "cannot renew leases, will try again");
-        }
-        used = Moment::now();
-        // Leases of a failed statement, and leases found locked, have to be sent again.
-        shared.renew.notify_one();
+/// Connects, unless there is a connection. A login takes several round trips, more than a statement. A bound that
+/// suits the statements would cut off every login of a slow network, until the leases are lost. So after each attempt
+/// that was too slow, the next one may take twice as long.
+async fn login(link: &mut Link, bound: Duration, slow: &mut u32) -> Result<(), Fault> {
+    let made = timeout(bound.max(MIN_LOGIN) * (1 << *slow), link.connect()).await;
+    match made {
+        Ok(Ok(())) => *slow = 0,
+        Ok(Err(_)) => {}
+        Err(_) => *slow = (*slow + 1).min(MAX_DOUBLINGS),
     }
-    link.close().await;
+    made.unwrap_or_else(|_| Err(Fault::timed_out()))
 }
 
 #[cfg(all(test, feature = "sqlite"))]

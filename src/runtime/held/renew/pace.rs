@@ -33,6 +33,11 @@ impl Pace {
         self.took * 2
     }
 
+    /// A bound that a statement as slow as the recent ones keeps.
+    pub(super) fn slow(&self) -> Duration {
+        self.took * 3 / 2
+    }
+
     /// A statement for `count` renewals, bounded by `bound`, took `took`. (A statement that was cut off took all of
     /// its bound.)
     pub(super) fn took(&mut self, took: Duration, bound: Duration, count: usize) {

@@ -1,30 +1,21 @@
 //! When leases are renewed, and when warnings and losses are announced. No clock is read here: the time is an
 //! argument.
 //!
-//! # Fairness
+//! # Order
 //!
-//! Renewals go out in chunks. Leases of about the same TTL (up to twice as long) form a class. The due leases of all
-//! classes share a statement while it has room for them and statements are fast enough for the lease with the shortest
-//! TTL, which then bounds the statement. Otherwise each class has statements of its own, in turn, with a bound that
-//! suits its TTL. So a class may hold more leases than the database can renew, without cost to the other classes.
-//! Within a class, the longest due comes first.
-//!
-//! # The spare connection
-//!
-//! While a statement is in flight on the first connection, another one goes over the spare one in two cases: it would
-//! be full, or the statement in flight may take longer than a due lease can wait. The lease with the shortest TTL
-//! bounds the statement on the spare connection: two slow statements never keep it waiting.
+//! Renewals go out in chunks, the earliest deadline first. So a lease of a short TTL overtakes a crowd of longer ones,
+//! and each longer one is first when its own deadline comes near. What is soon due rides along.
 //!
 //! # What cannot be held
 //!
-//! When a class has more leases than can be renewed, some are lost. A lease that would end before the answer to its
+//! When more leases are held than can be renewed, some are lost. A lease that would end before the answer to its
 //! renewal comes is sent last: renewing it first would lose the next ones too, one after the other.
 //!
 //! # What fails
 //!
-//! The leases of a failed statement are *suspects*. Suspects are sent apart from the others, in turn with them, and in
-//! chunks half as large after each failure. So a row that the database refuses fails alone in the end, and a slow
-//! statement is not repeated whole.
+//! The leases of a failed statement are put off for a moment, so that others go first. Then each may be in a chunk of
+//! half the size at most. So a row that the database refuses fails alone in the end, and a slow statement is not
+//! repeated whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -40,10 +31,7 @@ use crate::runtime::held::grant::GrantEnd;
 use crate::store::driver::request::RequestLimit;
 use crate::store::verbs::lease::RenewOutcome;
 
-#[path = "turns.rs"]
-mod turns;
-
-/// After this many failures of a full chunk a suspect is sent alone: `CHUNK` halved this often is one.
+/// After this many failures of a full chunk a lease is sent alone: `CHUNK` halved this often is one.
 pub(super) const ALONE: u32 = CHUNK.ilog2();
 
 /// The limits of the bound on a renewal statement. A statement that hangs is better sent again on a new connection.
@@ -58,25 +46,18 @@ pub(super) struct Schedule {
     entries: HashMap<Uuid, Entry>,
     /// When each entry has something to announce, or an earlier moment: a renewal does not move it.
     news: Moments,
-    /// When each entry is to be renewed, by class of TTL.
-    due: BTreeMap<u32, Moments>,
-    suspects: Moments,
+    /// When each entry is to be renewed.
+    later: Moments,
+    /// The deadlines of the entries to renew now.
+    ready: Moments,
     /// How many entries there are of each TTL.
     ttls: BTreeMap<Duration, usize>,
-    /// Whether the suspects have the next turn.
-    suspects_turn: bool,
-    /// The class of the last statement for one class alone, on the first connection and on the spare one.
-    last_class: u32,
-    last_spare: u32,
-    /// The bound of the statement in flight on the first connection.
-    in_flight: Option<Duration>,
     limit: RequestLimit,
     pub(super) pace: Pace,
     tally: Tally,
-    /// When the three tasks wake next.
+    /// When the two tasks wake next.
     announcer: Option<Moment>,
     renewer: Option<Moment>,
-    helper: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -84,24 +65,21 @@ struct Entry {
     kept: Renewable,
     news_at: Moment,
     renewal: RenewalState,
-    /// How often in a row its row was locked.
-    locked: u32,
+    /// How often in a row its row was locked, or it failed alone.
+    put_off: u32,
     /// The size of the largest chunk that may contain it: half of the one that failed.
     largest: usize,
-    /// How often in a row it failed alone.
-    failed: u32,
     /// The tally has counted it as late.
     late: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalState {
-    Queued(Moment),
-    Suspect(Moment),
-    /// It is in a chunk that was taken.
-    Sent,
-    /// Its cap allows no more renewals.
-    Never,
+    Later(Moment),
+    /// With its deadline.
+    Ready(Moment),
+    /// It is in a chunk that was taken, or its cap allows no more renewals.
+    Unqueued,
 }
 
 /// Which tasks have to wake for the new entry.
@@ -109,7 +87,6 @@ enum RenewalState {
 pub(super) struct Wake {
     pub(super) announcer: bool,
     pub(super) renewer: bool,
-    pub(super) helper: bool,
 }
 
 /// The leases to renew together: one statement for locks and one for attempts.
@@ -118,19 +95,6 @@ pub(super) struct Chunk {
     pub(super) kept: Vec<Renewable>,
     /// The bound of each statement.
     pub(super) bound: Duration,
-}
-
-fn is_due(queue: &Moments, now: Moment) -> bool {
-    queue.first().is_some_and(|(at, _)| *at <= now)
-}
-
-fn class(ttl: Duration) -> u32 {
-    ttl.as_millis().max(1).ilog2()
-}
-
-/// The bound of a statement for leases of this TTL: short enough to leave time for another try.
-fn bound(ttl: Duration) -> Duration {
-    (ttl / 4).clamp(MIN_BOUND, MAX_BOUND)
 }
 
 impl Schedule {
@@ -156,33 +120,25 @@ impl Schedule {
         if renewer {
             self.renewer = renew_at;
         }
-        let ttl_overtakes = self.overtakes(kept.ttl());
         *self.ttls.entry(kept.ttl()).or_default() += 1;
         let entry = Entry {
             kept,
             news_at,
-            renewal: RenewalState::Never,
-            locked: 0,
+            renewal: RenewalState::Unqueued,
+            put_off: 0,
             largest: CHUNK,
-            failed: 0,
             late: false,
         };
         self.news.insert((news_at, id));
         self.entries.insert(id, entry);
         if let Some(at) = renew_at {
-            self.queue(id, RenewalState::Queued(at));
+            self.queue(id, RenewalState::Later(at));
         }
-        let helper =
-            ttl_overtakes && renew_at.is_some_and(|new| self.helper.is_none_or(|at| new < at));
-        Wake {
-            announcer,
-            renewer,
-            helper,
-        }
+        Wake { announcer, renewer }
     }
 
     pub(super) fn remove(&mut self, id: Uuid) {
-        self.queue(id, RenewalState::Never);
+        self.queue(id, RenewalState::Unqueued);
         let Some(entry) = self.entries.remove(&id) else {
             return;
         };
@@ -201,17 +157,16 @@ impl Schedule {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        let due = self.due.entry(class(entry.kept.ttl())).or_default();
         match entry.renewal {
-            RenewalState::Queued(at) => drop(due.remove(&(at, id))),
-            RenewalState::Suspect(at) => drop(self.suspects.remove(&(at, id))),
-            RenewalState::Sent | RenewalState::Never => {}
+            RenewalState::Later(at) => drop(self.later.remove(&(at, id))),
+            RenewalState::Ready(at) => drop(self.ready.remove(&(at, id))),
+            RenewalState::Unqueued => {}
         }
         entry.renewal = renewal;
         match renewal {
-            RenewalState::Queued(at) => drop(due.insert((at, id))),
-            RenewalState::Suspect(at) => drop(self.suspects.insert((at, id))),
-            RenewalState::Sent | RenewalState::Never => {}
+            RenewalState::Later(at) => drop(self.later.insert((at, id))),
+            RenewalState::Ready(at) => drop(self.ready.insert((at, id))),
+            RenewalState::Unqueued => {}
         }
     }
 
@@ -258,19 +213,79 @@ impl Schedule {
     }
 
     /// When the next renewal is due.
-    pub(super) fn next(&mut self) -> Option<Moment> {
-        let queues = self.due.values().chain([&self.suspects]);
-        self.renewer = queues.filter_map(|queue| Some(queue.first()?.0)).min();
+    pub(super) fn next(&mut self, now: Moment) -> Option<Moment> {
+        let later = self.later.first().map(|(at, _)| *at);
+        self.renewer = if self.ready.is_empty() {
+            later
+        } else {
+            Some(now)
+        };
         self.renewer
     }
 
-    /// How long dialing may take when a renewal is due.
-    pub(super) fn dial_limit(&self) -> Duration {
-        self.shortest().map_or(MAX_BOUND, bound)
+    /// How long a statement may take that leaves time for another try: a quarter of the shortest TTL.
+    pub(super) fn bound(&self) -> Duration {
+        let shortest = self.ttls.keys().next();
+        shortest.map_or(MAX_BOUND, |ttl| (*ttl / 4).clamp(MIN_BOUND, MAX_BOUND))
     }
 
-    fn shortest(&self) -> Option<Duration> {
-        self.ttls.keys().next().copied()
+    /// A statement for `count` renewals took `took`.
+    pub(super) fn took(&mut self, took: Duration, count: usize) {
+        self.pace.took(took, self.bound(), count);
+    }
+
+    /// Takes out the leases to send now, and drops those that have ended.
+    pub(super) fn chunk(&mut self, now: Moment) -> Chunk {
+        // What is soon due rides along, unless it has failed.
+        let soon = now + self.ttls.keys().next().copied().unwrap_or_default() / 10;
+        let due = self.later.iter().take_while(|(at, _)| *at <= soon);
+        let due = due.filter(|(at, id)| *at <= now || self.entries[id].largest == CHUNK);
+        let due: Vec<Uuid> = due.map(|(_, id)| *id).collect();
+        for id in due {
+            self.make_ready(id);
+        }
+        // With less time than this, a lease would be lost before its answer comes.
+        let needed = self.pace.needed().min(self.bound());
+        let in_time = (now + needed, Uuid::nil());
+        let in_order = self
+            .ready
+            .range(in_time..)
+            .chain(self.ready.range(..in_time));
+        let picked: Vec<Uuid> = in_order.take(self.pace.size()).map(|(_, id)| *id).collect();
+        // A server that is too slow for the shortest TTL gets more time, for the others.
+        let bound = self.bound().max(self.pace.slow()).min(MAX_BOUND);
+        let kept = self.take(now, picked);
+        Chunk { kept, bound }
+    }
+
+    /// Takes out as many of `picked` as fit into one request. Skips those that have ended or are at their cap.
+    fn take(&mut self, now: Moment, picked: Vec<Uuid>) -> Vec<Renewable> {
+        let (mut kept, mut used, mut largest) = (Vec::new(), 0, CHUNK);
+        for id in picked {
+            let Some(entry) = self.entries.get(&id) else {
+                continue;
+            };
+            largest = largest.min(entry.largest);
+            if kept.len() >= largest || !self.limit.admits(&mut used, entry.kept.name_len(), 0) {
+                break;
+            }
+            if !entry.kept.is_held_at(now) {
+                self.look(now, id);
+                continue;
+            }
+            if entry.kept.is_renewable(now) {
+                kept.push(entry.kept.clone());
+            }
+            self.queue(id, RenewalState::Unqueued);
+        }
+        kept
+    }
+
+    fn make_ready(&mut self, id: Uuid) {
+        if let Some(entry) = self.entries.get(&id) {
+            let deadline = entry.kept.status().deadline;
+            self.queue(id, RenewalState::Ready(deadline));
+        }
     }
 
     /// The database has answered for `kept`.
@@ -287,7 +302,6 @@ impl Schedule {
             return;
         };
         entry.largest = CHUNK;
-        entry.failed = 0;
         if kept.status().end.is_some() {
             return self.look(now, id);
         }
@@ -304,46 +318,47 @@ impl Schedule {
         };
         let kept = &entry.kept;
         let renewal = if !kept.is_renewable(now) {
-            RenewalState::Never
+            RenewalState::Unqueued
         } else if kept.renew_at() > now {
-            entry.locked = 0;
-            RenewalState::Queued(kept.renew_at())
+            entry.put_off = 0;
+            RenewalState::Later(kept.renew_at())
         } else {
             // A transaction has the row locked: only this lease is put off.
-            entry.locked += 1;
-            RenewalState::Queued(now + backoff::again(entry.locked + 2, kept.ttl() / 10))
+            entry.put_off += 1;
+            RenewalState::Later(now + entry.pause())
         };
         self.queue(id, renewal);
     }
 
-    /// Their statement failed. The other leases are next; a lease that was alone in it is put off.
+    /// Their statement failed. The other leases are next; a lease that was alone in it is put off for longer.
     pub(super) fn fail(&mut self, now: Moment, kept: &[Renewable]) {
-        self.suspects_turn = false;
         for id in kept.iter().map(Renewable::id) {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
             entry.largest = (kept.len() / 2).max(1);
-            let at = if let [alone] = kept {
-                entry.failed += 1;
-                now + backoff::again(entry.failed, alone.ttl() / 10)
-            } else {
-                now
-            };
-            self.queue(id, RenewalState::Suspect(at));
+            entry.put_off += u32::from(kept.len() == 1);
+            let at = now + entry.pause();
+            self.queue(id, RenewalState::Later(at));
         }
     }
 
     /// They were not sent.
     pub(super) fn put_back(&mut self, kept: &[Renewable]) {
         for kept in kept {
-            self.queue(kept.id(), RenewalState::Queued(kept.renew_at()));
+            self.make_ready(kept.id());
         }
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+}
+
+impl Entry {
+    fn pause(&self) -> Duration {
+        backoff::again(self.put_off, self.kept.ttl() / 10)
     }
 }
 

@@ -9,8 +9,6 @@ use crate::runtime::held::grant::Grant;
 mod edge;
 #[path = "schedule_failure_tests.rs"]
 mod failure;
-#[path = "schedule_spare_tests.rs"]
-mod spare;
 
 /// The trusted time is five sixths of a TTL: renewals of a TTL of 36 s are due after 10 s, warnings after 20 s, and it
 /// is lost after 30 s.
@@ -72,12 +70,10 @@ fn a_task_is_woken_only_for_what_is_earlier() {
     let both = Wake {
         announcer: true,
         renewer: true,
-        helper: false,
     };
     let neither = Wake {
         announcer: false,
         renewer: false,
-        helper: false,
     };
     assert_eq!(it.keep(start, lease(TTL, start)), both);
     assert_eq!(it.keep(start, lease(TTL, start)), neither);
@@ -85,7 +81,7 @@ fn a_task_is_woken_only_for_what_is_earlier() {
     assert_eq!(it.keep(start, lease(TTL / 2, start)), both);
     // The tasks have looked, and sleep until then.
     assert_eq!(it.announce(start, 10), Some(start + secs(10)));
-    assert_eq!(it.next(), Some(start + secs(5)));
+    assert_eq!(it.next(start), Some(start + secs(5)));
     assert_eq!(it.keep(start, lease(TTL / 2, start)), neither);
     assert_eq!(it.keep(start, lease(TTL / 4, start)), both);
     // A lease that is not renewed is only watched.
@@ -103,10 +99,10 @@ fn a_grant_is_renewed_in_time_again_and_again_and_warned_of_nothing() {
     it.keep(start, kept.clone());
     for round in 1..=5 {
         let due = start + secs(10) * round;
-        assert_eq!(it.next(), Some(due));
+        assert_eq!(it.next(start), Some(due));
         let chunk = it.chunk(due);
         assert_eq!(ids(&chunk.kept), [id(&kept)]);
-        assert_eq!(it.next(), None);
+        assert_eq!(it.next(due), None);
         it.settle(due + secs(1), &kept, live(TTL), due);
         assert!(it.announce(due, 10) > Some(due));
         assert!(!kept.status().at_risk);
@@ -126,10 +122,10 @@ fn what_was_removed_is_forgotten() {
     it.remove(all[2].id());
     it.fail(start + secs(11), &all[2..]);
     assert_eq!(
-        (it.len(), it.next(), it.announce(start, 9)),
+        (it.len(), it.next(start), it.announce(start, 9)),
         (0, None, None)
     );
-    assert_eq!(it.dial_limit(), MAX_BOUND);
+    assert_eq!(it.bound(), MAX_BOUND);
     it.remove(all[2].id());
 }
 
@@ -171,7 +167,7 @@ fn the_end_of_a_cap_is_announced_and_not_counted() {
     let mut it = Schedule::default();
     let kept = Renewable::Lease(grant(TTL, start, Some(start + secs(30))));
     it.keep(start, kept.clone());
-    assert_eq!(it.next(), None);
+    assert_eq!(it.next(start), None);
     it.announce(start + secs(20), 10);
     assert!(kept.status().at_risk);
     it.announce(start + secs(30), 10);
@@ -186,11 +182,11 @@ fn what_a_cap_allows_no_more_is_not_sent() {
     let grant = grant(TTL, start, Some(start + secs(40)));
     let kept = Renewable::Lease(Arc::clone(&grant));
     it.keep(start, kept.clone());
-    assert_eq!(it.next(), Some(start + secs(10)));
+    assert_eq!(it.next(start), Some(start + secs(10)));
     // It has been confirmed up to the cap by something else meanwhile.
     grant.confirm(start + secs(9), start + secs(9), secs(60));
     assert!(it.chunk(start + secs(10)).kept.is_empty());
-    assert_eq!(it.next(), None);
+    assert_eq!(it.next(start + secs(10)), None);
 }
 
 #[test]
@@ -224,7 +220,7 @@ fn what_has_ended_is_not_sent() {
 }
 
 #[test]
-fn the_longest_due_come_first_and_what_is_soon_due_rides_along() {
+fn the_earliest_deadlines_come_first_and_what_is_soon_due_rides_along() {
     let start = Moment::now();
     let (mut it, all) = crowd(300, TTL, start);
     let late = lease(TTL, start + secs(2));
@@ -234,78 +230,79 @@ fn the_longest_due_come_first_and_what_is_soon_due_rides_along() {
     let now = start + secs(10) + millis(1);
     let first = it.chunk(now).kept;
     assert_eq!(ids(&first), ids(&all[..256]));
-    // A tenth of the class's shortest TTL (32.768 s) is soon.
+    assert_eq!(it.next(now), Some(now));
+    // A tenth of the shortest TTL is soon.
     let second = it.chunk(now).kept;
     assert_eq!(ids(&second[..44]), ids(&all[256..]));
     assert_eq!(ids(&second[44..]), [id(&late)]);
-    assert_eq!(it.next(), Some(start + secs(14)));
+    assert_eq!(it.next(now), Some(start + secs(14)));
 }
 
 #[test]
-fn a_crowd_of_one_ttl_costs_the_others_nothing() {
-    let (now, mut it, urgent, slow) = three_classes();
-    // Each statement has the bound that suits its class; in the end the rest of all classes shares a statement.
-    let one = |kept: &Renewable, bound| (1, kept.ttl(), bound);
-    let full = (256, secs(6), millis(1_500));
-    let expected = [
-        one(&urgent, millis(60)),
-        full,
-        one(&slow, MAX_BOUND),
-        full,
-        full,
-        (232, secs(6), millis(60)),
-    ];
-    assert_eq!(chunks(&mut it, now, 6), expected);
-    // Two crowds are sent in turn, too.
+fn a_short_lease_overtakes_a_crowd_and_bounds_its_statements() {
     let start = Moment::now();
-    let (mut it, _) = crowd(1_000, secs(6), start);
-    for _ in 0..1_000 {
-        it.keep(start, lease(secs(60), start - secs(15)));
-    }
-    let sent = chunks(&mut it, start + millis(2_100), 4);
-    let ttls: Vec<_> = sent.iter().map(|(_, ttl, _)| ttl.as_secs()).collect();
-    assert_eq!(ttls, [6, 60, 6, 60]);
-}
-
-/// A crowd of 6 s, one urgent lease and one slow one, all due at the moment that comes first.
-fn three_classes() -> (Moment, Schedule, Renewable, Renewable) {
-    let start = Moment::now();
-    let (mut it, _) = crowd(1_000, secs(6), start);
+    let (mut it, all) = crowd(1_000, secs(6), start);
     let urgent = lease(millis(240), start + millis(2_000));
-    let slow = lease(secs(60), start - secs(15));
     it.keep(start, urgent.clone());
-    it.keep(start, slow.clone());
-    (start + millis(2_100), it, urgent, slow)
+    let now = start + millis(2_100);
+    let Chunk { kept, bound } = it.chunk(now);
+    assert_eq!((kept.len(), bound), (256, millis(60)));
+    assert_eq!(ids(&kept[..1]), [id(&urgent)]);
+    assert_eq!(ids(&kept[1..]), ids(&all[..255]));
+    let sent = now + millis(20);
+    it.settle(sent, &urgent, live(millis(240)), sent);
+    // It is due again long before the last of the crowd.
+    assert_eq!(ids(&it.chunk(urgent.renew_at()).kept[..1]), [id(&urgent)]);
 }
 
-/// The sizes of the next chunks, the TTL of the first lease, and the bound.
-fn chunks(it: &mut Schedule, now: Moment, count: usize) -> Vec<(usize, Duration, Duration)> {
-    let sent = (0..count).map(|_| it.chunk(now));
-    sent.map(|Chunk { kept, bound }| (kept.len(), kept[0].ttl(), bound))
-        .collect()
+/// A crowd that the database cannot renew in time loses the excess, but not the shorter and the longer lease beside.
+#[test]
+fn a_crowd_that_cannot_be_held_costs_the_others_nothing() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(9_000, secs(6), start);
+    let others = [lease(secs(1), start), lease(secs(60), start)];
+    for kept in &others {
+        it.keep(start, kept.clone());
+    }
+    // A statement renews 27 leases in 20 ms: 6,750 in the trusted time of 5 s.
+    it.limit = RequestLimit::of(16_000, 10, 4);
+    let step = millis(20);
+    let mut now = start;
+    while now < start + secs(60) {
+        it.announce(now, 10_000);
+        if it.next(now).is_some_and(|next| next <= now) {
+            let chunk = it.chunk(now).kept;
+            let sent = now;
+            now = now + step;
+            it.announce(now, 10_000);
+            it.took(step, chunk.len());
+            for kept in &chunk {
+                it.settle(now, kept, live(kept.ttl()), sent);
+            }
+        } else {
+            now = now + millis(10);
+        }
+    }
+    for kept in &others {
+        assert_eq!(kept.status().end, None, "{:?}", kept.ttl());
+    }
+    let held = all
+        .iter()
+        .filter(|kept| kept.status().end.is_none())
+        .count();
+    assert!(held > 4_000, "{held}");
 }
 
 #[test]
-fn while_statements_are_slow_each_class_has_its_own_in_turn() {
+fn a_statement_gets_more_time_where_the_server_is_too_slow_for_the_shortest_lease() {
     let now = Moment::now();
-    let of_crowd = || lease(secs(6), now - secs(2));
-    let urgent = lease(millis(240), now - millis(100));
-    let slow = lease(secs(60), now - secs(18));
-    let all = [urgent, of_crowd(), of_crowd(), slow];
-    let mut it = Schedule::default();
-    for kept in &all {
-        it.keep(now, kept.clone());
-    }
-    it.pace.took(millis(31), secs(1), 256);
-    let sent = chunks(&mut it, now, 3);
-    let counts: Vec<_> = sent.iter().map(|(count, ..)| *count).collect();
-    assert_eq!(counts, [1, 2, 1]);
-    // When they are fast again, one is shared. The shortest bounds it.
-    it.put_back(&all);
-    it.pace.took(millis(1), secs(1), 256);
-    it.pace.took(millis(1), secs(1), 256);
-    let Chunk { kept, bound } = it.chunk(now);
-    assert_eq!((kept.len(), bound), (4, millis(60)));
+    let (mut it, _) = crowd(1, millis(200), now);
+    it.keep(now, lease(TTL, now));
+    assert_eq!(it.chunk(now).bound, millis(50));
+    it.took(millis(50), 2);
+    assert_eq!(it.chunk(now).bound, millis(75));
+    it.took(secs(10), 2);
+    assert_eq!(it.chunk(now).bound, MAX_BOUND);
 }
 
 #[test]
@@ -314,18 +311,7 @@ fn a_chunk_goes_into_one_request() {
     let (mut it, _) = crowd(1_000, secs(6), start);
     it.limit = RequestLimit::of(16_000, 10, 4);
     // The names have one byte.
-    let fitting = 384 / 14;
-    assert_eq!(it.chunk(start + millis(2_100)).kept.len(), fitting);
-    // This many of two classes share a statement; with one more, each class has its own.
-    let slow = lease(secs(60), start - secs(15));
-    for (count, shared) in [(26, true), (27, false)] {
-        let (mut it, _) = crowd(count, secs(6), start);
-        it.limit = RequestLimit::of(16_000, 10, 4);
-        it.keep(start, slow.clone());
-        let chunk = ids(&it.chunk(start + secs(3)).kept);
-        assert_eq!(chunk.len(), fitting);
-        assert_eq!(chunk.contains(&id(&slow)), shared);
-    }
+    assert_eq!(it.chunk(start + millis(2_100)).kept.len(), 384 / 14);
 }
 
 #[test]
@@ -337,7 +323,7 @@ fn what_would_be_lost_before_its_answer_comes_last() {
         it.keep(start, kept.clone());
     }
     // A statement takes 500 ms, so a renewal needs 1 s.
-    it.pace.took(millis(500), secs(2), 256);
+    it.took(millis(500), 256);
     let now = start + secs(29) + millis(1);
     let chunk = ids(&it.chunk(now).kept);
     assert_eq!(chunk.len(), 256);
@@ -346,13 +332,13 @@ fn what_would_be_lost_before_its_answer_comes_last() {
     // These leases have a nanosecond more than that.
     let (mut it, all) = crowd(300, TTL, start + Duration::from_nanos(1));
     it.keep(start, lease(TTL, start + secs(15)));
-    it.pace.took(millis(500), secs(2), 256);
+    it.took(millis(500), 256);
     let now = start + secs(29);
     assert_eq!(ids(&it.chunk(now).kept), ids(&all[..256]));
-    // However slow the statements are, a quarter of its TTL is enough for a lease.
+    // However slow the statements are, a quarter of the shortest TTL is enough.
     let (mut it, all) = crowd(300, millis(2_400), start);
     it.keep(start, lease(millis(2_400), start + secs(1)));
-    it.pace.took(secs(2), secs(2), 32);
+    it.took(secs(2), 32);
     assert_eq!(ids(&it.chunk(start + millis(1_300)).kept), ids(&all[..16]));
 }
 
@@ -367,12 +353,12 @@ fn a_statement_is_bounded_by_the_shortest_lease_in_or_beside_it() {
     let same = lease(millis(120), start + secs(11));
     it.keep(start, same.clone());
     it.remove(same.id());
-    assert_eq!(it.dial_limit(), MIN_BOUND);
+    assert_eq!(it.bound(), MIN_BOUND);
     let chunk = it.chunk(start + secs(11));
     assert_eq!((chunk.kept.len(), chunk.bound), (1, MIN_BOUND));
     it.put_back(&chunk.kept);
     it.remove(short.id());
-    assert_eq!(it.dial_limit(), MAX_BOUND);
+    assert_eq!(it.bound(), MAX_BOUND);
     assert_eq!(it.chunk(start + secs(11)).bound, MAX_BOUND);
     let (mut it, _) = crowd(1, secs(4), start);
     assert_eq!(it.chunk(start + secs(2)).bound, secs(1));

@@ -120,12 +120,10 @@ pub(super) async fn part(
     let sent = Moment::now();
     let outcomes = link.run_many(("renew", kept.len()), bound, verb).await;
     let now = Moment::now();
-    // Leases to send again may have to overtake the next statement here.
-    shared.help.notify_one();
     let schedule = &mut shared.state().schedule;
     match outcomes {
         Ok(outcomes) => {
-            schedule.pace.took(now - sent, bound, kept.len());
+            schedule.took(now - sent, kept.len());
             for (kept, outcome) in kept.iter().zip(outcomes) {
                 schedule.settle(now, kept, outcome, sent);
             }
@@ -133,7 +131,7 @@ pub(super) async fn part(
         }
         Err(fault) => {
             if !link.is_connected() {
-                schedule.pace.took(now - sent, bound, kept.len());
+                schedule.took(now - sent, kept.len());
             }
             schedule.fail(now, &kept);
             Err(fault)

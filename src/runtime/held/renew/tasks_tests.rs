@@ -1,4 +1,4 @@
-//! The three tasks, each by itself, on a real SQLite file.
+//! The tasks, each by itself, on a real SQLite file.
 
 use sqlx::{Connection, SqliteConnection};
 
@@ -113,21 +113,6 @@ async fn the_announcer_tells_what_is_lost_before_it_ends() {
 }
 
 #[tokio::test]
-async fn the_helper_renews_what_the_statement_in_flight_would_keep_waiting() {
-    let house = House::new().await;
-    house.lease("slow", Duration::from_mins(5)).await;
-    assert_eq!(house.chunk().kept.len(), 1);
-    let urgent = house.lease("urgent", Duration::from_secs(4)).await;
-    let before = urgent.status().deadline;
-    let helped = tokio::time::timeout(LONG, house.shared.renew.notified());
-    select! {
-        () = help(Some(house.link()), &house.shared, "here") => panic!("it has ended"),
-        helped = helped => helped.expect("it renews nothing"),
-    }
-    assert!(urgent.status().deadline > before);
-}
-
-#[tokio::test]
 async fn the_connection_is_made_before_the_first_renewal_is_due() {
     let house = House {
         dir: tempfile::tempdir().unwrap(),
@@ -154,14 +139,15 @@ async fn what_was_not_sent_because_the_connection_is_gone_is_due_again() {
     let house = House::new().await;
     let lease = house.lease("a", Duration::from_mins(5)).await;
     let Chunk { kept, bound } = house.chunk();
-    assert_eq!(house.shared.state().schedule.next(), None);
+    assert_eq!(house.shared.state().schedule.next(Moment::now()), None);
     let mut gone = house.link();
     let unsent = async |_: &mut dyn Store| unreachable!("there is no connection");
     part(&mut gone, &house.shared, kept, bound, unsent)
         .await
         .unwrap();
-    let next = house.shared.state().schedule.next();
-    assert_eq!(next, Some(lease.renew_at()));
+    let now = Moment::now();
+    assert_eq!(house.shared.state().schedule.next(now), Some(now));
+    assert_eq!(house.chunk().kept[0].id(), lease.id);
 }
 
 #[tokio::test]
@@ -197,20 +183,4 @@ fn an_attempt_is_kept_and_removed_as_a_lease_is() {
     assert_eq!(renewals.0.state().schedule.len(), 1);
     renewals.remove(id);
     assert_eq!(renewals.0.state().schedule.len(), 0);
-}
-
-#[test]
-fn only_an_engine_with_several_writers_has_a_spare_connection() {
-    let sqlite = Link::new(
-        Sqlite::from_url("sqlite:a.db").unwrap(),
-        LONG,
-        &Arc::default(),
-    );
-    assert!(spare::<Sqlite>(&sqlite).is_none());
-    #[cfg(feature = "postgres")]
-    {
-        use crate::store::postgres::Postgres;
-        let postgres = Postgres::from_url("postgres://user@localhost/db").unwrap();
-        assert!(spare::<Postgres>(&Link::new(postgres, LONG, &Arc::default())).is_some());
-    }
 }

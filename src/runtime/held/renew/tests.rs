@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::send::newest_only;
 use super::*;
 use crate::model::{ClockError, Loss, Name};
+use crate::store::driver::connect::Connector;
 use crate::store::sqlite::Sqlite;
 
 fn grant(name: &str, fence: i64) -> Arc<Grant> {
@@ -21,7 +22,7 @@ fn started(link: Link) -> Renewals {
     let (renewals, work) = Renewals::new(Sqlite::RENEWALS);
     let run = move || {
         let runtime = crate::runtime::base::threads::own_runtime().unwrap();
-        runtime.block_on(work.run(link, None, "here"));
+        runtime.block_on(work.run(link, "here"));
     };
     std::thread::spawn(run);
     renewals
