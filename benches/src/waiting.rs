@@ -46,9 +46,6 @@ struct Arguments {
     /// How long each client holds the lock, in milliseconds.
     #[arg(long, default_value_t = 10)]
     hold: u64,
-    /// Wait beside the queue.
-    #[arg(long)]
-    barging: bool,
     /// How long the idle tasks wait, in seconds. With 0, only the hand-over is measured.
     #[arg(long, default_value_t = 60)]
     idle: u64,
@@ -113,14 +110,7 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
         Rowlock::connect(&server.url).await?,
         Rowlock::connect(&server.url).await?,
     ];
-    let lock = |number: usize| -> Lock {
-        let lock = clients[number % 2].lock("handed over");
-        if arguments.barging {
-            lock.barging()
-        } else {
-            lock
-        }
-    };
+    let lock = |number: usize| -> Lock { clients[number % 2].lock("handed over") };
     let mut bare = Bare::connect(server).await?;
     let (mut trips, mut commits, mut wakes) = (Vec::new(), Vec::new(), Vec::new());
     let hold = Duration::from_millis(arguments.hold);
@@ -167,17 +157,10 @@ async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failur
     let mut tasks = JoinSet::new();
     for number in 0..arguments.tasks {
         let lock = client.lock(name(number));
-        let lock = if arguments.barging {
-            lock.barging()
-        } else {
-            lock
-        };
         tasks.spawn(async move { lock.acquire().await.map(drop) });
     }
-    if !arguments.barging {
-        while client.waiters().await?.len() < arguments.tasks {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+    while client.waiters().await?.len() < arguments.tasks {
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let mut bare = Bare::connect(server).await?;
     // Until the pace of the looks is the lasting one, and the server's statistics are those of the waiting.

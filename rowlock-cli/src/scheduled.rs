@@ -29,14 +29,7 @@ pub(crate) struct Scheduled {
 }
 
 /// The options that a job refuses: it neither waits nor shares its name.
-const WAITS: [&str; 6] = [
-    "wait",
-    "no_wait",
-    "barging",
-    "shared",
-    "exclusive",
-    "permits",
-];
+const WAITS: [&str; 5] = ["wait", "no_wait", "shared", "exclusive", "permits"];
 
 impl Scheduled {
     pub(crate) fn check(&self, ttl: Duration) -> Result<(), Failure> {

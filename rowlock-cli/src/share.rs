@@ -11,11 +11,6 @@ use rowlock_recipes::job::JobRun;
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(crate) struct Share {
-    /// Take no place in the queue, and poll. Others may come first for ever: a release passes the lock on to the
-    /// queue, so this command gets it only when nobody is in the queue, or when a waiter whose turn has come does not
-    /// confirm. Use it only if all commands of the lock do.
-    #[arg(long)]
-    barging: bool,
     /// Share a read/write lock with all that run with --shared.
     #[arg(long)]
     shared: bool,
@@ -95,7 +90,6 @@ impl Share {
             };
         }
         let lock = rowlock.lock(name).ttl(ttl);
-        let lock = if self.barging { lock.barging() } else { lock };
         let lock = match wait {
             Some(wait) => lock.wait(wait),
             None => lock,

@@ -71,8 +71,7 @@ impl Lock {
     /// tries again in that time, and logs a warning (target `rowlock::waiting`) when that begins.
     ///
     /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the
-    /// database, and all clients are granted the name in the order in which they joined. (An acquire that is
-    /// [`barging`](Self::barging) has no place in the queue.) A waiter belongs to the
+    /// database, and all clients are granted the name in the order in which they joined. A waiter belongs to the
     /// [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as
     /// soon as the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is
     /// the next one's turn.
@@ -89,8 +88,8 @@ impl Lock {
     /// its turn came, or for longer than the [`session_ttl`](crate::Builder::session_ttl) before. Then it joins again,
     /// at the end.
     ///
-    /// On a Galera cluster there is no queue: waiters ask again and again, as if they were [`barging`](Self::barging).
-    /// (A row in the queue would abort the transaction that has pinned the name through another node.)
+    /// On a Galera cluster there is no queue: waiters ask again and again, in no order. (A row in the queue would
+    /// abort the transaction that has pinned the name through another node.)
     ///
     /// Transactions wait in the database, not in this queue. On a name that [transactions](crate::Rowlock::in_tx) lock
     /// one right after the other, a waiter may wait for ever. Use only transactions for such a name.
@@ -124,8 +123,8 @@ impl Lock {
         let granted = async {
             // Where other nodes take writes too (Galera), a waiter that joins there would abort the transaction that
             // has the row pinned here.
-            if self.barging || self.core.server.multi_writer {
-                self.wait_beside_queue(name).await
+            if self.core.server.multi_writer {
+                self.poll(name).await
             } else {
                 self.wait_in_cohort(name).await
             }
@@ -310,7 +309,6 @@ impl Lock {
                 ttl: self.lease(),
                 holder: Arc::clone(&holder),
                 session: session.as_ref().map(|session| session.grant.id),
-                barging: self.barging,
             };
             let grant = (name, params.grant_id);
             let wanted = core.wanted(grant, params.ttl, max_hold, session.as_ref());

@@ -107,7 +107,7 @@ impl Lock {
     fn cohort(&self, name: &Name) -> Option<Arc<Cohort>> {
         let core = &self.core;
         let is_plain = self.share.is_none() && self.owner.is_none() && self.max_hold.is_none();
-        if !is_plain || self.barging || core.server.multi_writer || core.lanes.is_closing() {
+        if !is_plain || core.server.multi_writer || core.lanes.is_closing() {
             return None;
         }
         Some(core.cohorts.of(Key {

@@ -42,7 +42,6 @@ macro_rules! as_lock_settings {
 }
 
 mod acquire;
-mod barging;
 mod call;
 mod cohort;
 mod hold;
@@ -54,6 +53,7 @@ mod owner;
 mod patience;
 mod pessimistic;
 mod pin;
+mod poll;
 mod queue;
 mod run;
 mod rw_lock;
@@ -144,7 +144,6 @@ pub struct Lock {
     holder: Option<Arc<str>>,
     owner: Option<Owner>,
     in_session: bool,
-    barging: bool,
     queue_limit: u32,
     linger: Option<Duration>,
     /// The part of the name that is asked for; `None`: all of a lock.
@@ -167,7 +166,6 @@ impl Lock {
             holder: None,
             owner: None,
             in_session: false,
-            barging: false,
             queue_limit: QUEUE_LIMIT,
             linger: None,
             share: None,
@@ -222,20 +220,6 @@ impl Lock {
         self
     }
 
-    /// Acquires without a place in the queue: [`acquire`](Self::acquire) asks again and again, and takes the lease
-    /// when it is free, also when others wait in the queue. So does [`try_acquire`](Self::try_acquire).
-    ///
-    /// A release passes the lease on to the queue, if there is one. So an acquire that is barging overtakes waiters
-    /// only when a holder or a waiter has died, and mostly comes last. Use it in *all* acquires of a name: then nobody
-    /// is in the queue, and the throughput is higher, because the lease need not be passed on to a certain waiter,
-    /// which may be slow. But there is no order, and a waiter may starve.
-    ///
-    /// Deadlocks of [owners with names](crate::Owner::named) are not found here.
-    pub fn barging(mut self) -> Self {
-        self.barging = true;
-        self
-    }
-
     /// The longest queue that [`acquire`](Self::acquire) joins: 10,000 when not set. When so many wait already, it
     /// fails with [`Error::QueueFull`]. Tasks of this client that wait together are one waiter in the queue; so many
     /// of them may wait, too. With 0, it never waits in a queue.
@@ -264,7 +248,7 @@ impl Lock {
     ///
     /// Each guard has a fence of its own, as always. A lease that a transaction has [pinned](crate::Held::pin) is not
     /// kept, nor one with less than half of its trusted time left, nor one of an [owner](Self::owner), with a
-    /// [`max_hold`](Self::max_hold), that is [barging](Self::barging) or on a Galera cluster.
+    /// [`max_hold`](Self::max_hold) or on a Galera cluster.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = Some(linger);
         self

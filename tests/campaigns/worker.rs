@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::Error;
+use rowlock::{Error, TryAcquire};
 
 use crate::history::{Event, now};
 use crate::role::Role;
@@ -22,16 +22,20 @@ pub(crate) async fn work(role: &Role) {
         } else {
             lock.in_session()
         };
+        let asked = now();
         // Few wait in the queue: the turn of a killed waiter costs the others a window, and fewer holders would be
         // killed.
-        let lock = if rand::rng().random_bool(0.8) {
-            lock.barging()
+        let got = if rand::rng().random_bool(0.8) {
+            lock.try_acquire().await.map(TryAcquire::held)
         } else {
-            lock
+            lock.acquire().await.map(Some)
         };
-        let asked = now();
-        let held = match lock.acquire().await {
-            Ok(held) => held,
+        let held = match got {
+            Ok(Some(held)) => held,
+            Ok(None) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            }
             Err(error @ Error::WaitTimeout { .. }) => {
                 drop(error);
                 continue;

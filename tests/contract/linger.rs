@@ -104,7 +104,6 @@ on_every_engine! {
         let others = [
             rowlock.lock("a"),
             rowlock.lock("a").ttl(Duration::from_secs(9)).linger(LONG),
-            rowlock.lock("a").barging(),
             rowlock.lock("a").max_hold(LONG),
         ];
         for other in others {

@@ -59,7 +59,6 @@ on_every_engine! {
         for rowlock in [&one, &two, &db.rowlock().await] {
             for name in ["free", "expired", "new"] {
                 refused(rowlock.lock(name).try_acquire().await);
-                refused(rowlock.lock(name).barging().try_acquire().await);
                 refused(rowlock.lock(name).in_session().try_acquire().await);
             }
             refused(rowlock.multi_lock(["free", "new"]).try_acquire().await);

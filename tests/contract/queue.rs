@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use rowlock::{Busy, Error, Held, Rowlock, TryAcquire};
 use rowlock_test::{
-    Db, eventually, join, join_with, on_every_engine, queue_is, queue_of, release, take, turns,
-    waiters,
+    Db, eventually, join, join_with, on_every_engine, queue_is, release, take, turns, waiters,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -273,43 +272,6 @@ on_every_engine! {
         waiting.push(join_with(&one, "a", "4", |lock| lock.queue_limit(4)).await);
         drop(held);
         assert_eq!(turns(waiting).await, [0, 1, 2, 3]);
-    }
-
-    async fn barging_takes_a_free_name_although_others_wait(db: &Db) {
-        let rowlock = db.rowlock().await;
-        let _session = silent_client(db).await;
-        for asks_once in [true, false] {
-            let name = if asks_once { "a" } else { "b" };
-            free_with_a_waiter(db, &rowlock, name).await;
-            let barging = rowlock.lock(name).barging();
-            let held = if asks_once {
-                barging.try_acquire().await.unwrap().held().expect("it is free")
-            } else {
-                barging.acquire().await.unwrap()
-            };
-            assert_eq!(queue_of(&rowlock, name).await, ["silent"], "it goes on waiting");
-            release(&held).await;
-            let next = rowlock.inspect(name).await.unwrap();
-            assert_eq!(next.map(|next| next.holder).as_deref(), Some("silent"));
-        }
-    }
-
-    async fn barging_joins_no_queue(db: &Db) {
-        let (one, two) = (db.rowlock().await, db.rowlock().await);
-        let held = take(&one, "a", TTL).await;
-        let barging = two.lock("a").barging().holder("barging");
-        let barging = tokio::spawn(async move { barging.acquire().await });
-        let limited = two.lock("a").barging().wait(Duration::from_millis(200)).acquire().await;
-        assert!(matches!(limited, Err(Error::WaitTimeout { .. })), "{limited:?}");
-        let fair = join(&two, "a", "fair").await;
-        assert_eq!(queue_of(&one, "a").await, ["fair"]);
-        // The release passes the name on, so it is not free for a moment.
-        release(&held).await;
-        let fair = fair.await.unwrap().unwrap();
-        assert!(!barging.is_finished());
-        release(&fair).await;
-        let last = barging.await.unwrap().unwrap();
-        assert!(last.fence() > fair.fence());
     }
 
     async fn names_do_not_disturb_each_other(db: &Db) {

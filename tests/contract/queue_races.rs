@@ -215,7 +215,7 @@ on_every_engine! {
         assert_eq!(left(db).await, (0, 0));
     }
 
-    /// Tasks of several clients that wait, leave, ask once and barge, on two names. Each name has one holder at a
+    /// Tasks of several clients that wait, leave and ask once, on two names. Each name has one holder at a
     /// time, and is free in the end.
     async fn a_crowd_leaves_nothing_behind(db: &Db) {
         const NAMES: [&str; 2] = ["a", "aa"];
@@ -232,8 +232,7 @@ on_every_engine! {
                     let time = Duration::from_millis(rand::rng().random_range(1..40));
                     let held = match (task + 3 * round) % 5 {
                         0 => lock.try_acquire().await.unwrap().held(),
-                        1 => in_time(lock.barging().wait(time).acquire().await),
-                        2 => in_time(lock.wait(time).acquire().await),
+                        1 | 2 => in_time(lock.wait(time).acquire().await),
                         3 => tokio::time::timeout(time, lock.acquire()).await.ok().map(Result::unwrap),
                         _ => Some(lock.acquire().await.unwrap()),
                     };

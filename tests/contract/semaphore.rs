@@ -216,7 +216,6 @@ on_every_engine! {
         for error in [
             rowlock.lock("s").try_acquire().await.unwrap_err(),
             rowlock.lock("s").acquire().await.unwrap_err(),
-            rowlock.lock("s").barging().acquire().await.unwrap_err(),
             rowlock.rw_lock("s").read().await.unwrap_err(),
             rowlock.rw_lock("s").try_write().await.unwrap_err(),
         ] {

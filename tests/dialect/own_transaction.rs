@@ -52,7 +52,7 @@ async fn a_wait_without_a_limit_in_ones_own_transaction_is_told() {
     let builder = Rowlock::builder().operation_timeout(Duration::from_millis(300));
     let rowlock = builder.connect(&db.url).await.unwrap();
     let names = ["own a", "own b", "own c", "own d"];
-    let (lock, barging) = (rowlock.lock(names[0]), rowlock.lock(names[1]).barging());
+    let (lock, other) = (rowlock.lock(names[0]), rowlock.lock(names[1]));
     let (permit, both) = (
         rowlock.semaphore(names[2], 1),
         rowlock.multi_lock([names[3]]),
@@ -62,7 +62,7 @@ async fn a_wait_without_a_limit_in_ones_own_transaction_is_told() {
     let mut waits = pin!(async {
         tokio::join!(
             lock.acquire(),
-            barging.acquire(),
+            other.acquire(),
             permit.acquire(),
             both.acquire()
         )
@@ -89,8 +89,8 @@ async fn a_wait_without_a_limit_in_ones_own_transaction_is_told() {
         () = next("WARN") => {}
     }
     tx.rollback().await.unwrap();
-    let (held, barged, permit, both) = waits.await;
-    assert!(held.is_ok() && barged.is_ok() && permit.is_ok() && both.is_ok());
-    drop((held, barged, permit, both));
+    let (held, other, permit, both) = waits.await;
+    assert!(held.is_ok() && other.is_ok() && permit.is_ok() && both.is_ok());
+    drop((held, other, permit, both));
     db.remove().await;
 }

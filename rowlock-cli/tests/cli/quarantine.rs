@@ -155,7 +155,6 @@ fn run_that_does_not_wait_tells_of_the_quarantine() {
     for (name, options, says) in [
         ("a", &["--no-wait"][..], "\"a\" is not free: "),
         ("a", &["--wait", "2s"], "\"a\" was not free within "),
-        ("a", &["--barging", "--no-wait"], "\"a\" is not free: "),
         ("r", &["--shared", "--no-wait"], "\"r\" is not free: "),
         (
             "s",

@@ -220,10 +220,9 @@ fn options_that_do_not_fit_a_job_are_refused_before_the_database_is_asked() {
             "100 ms to 24 h are allowed",
         ),
     ];
-    let others: [&[&str]; 6] = [
+    let others: [&[&str]; 5] = [
         &["--wait", "1s"],
         &["--no-wait"],
-        &["--barging"],
         &["--shared"],
         &["--exclusive"],
         &["--permits", "1/2"],

@@ -26,7 +26,7 @@ fn a_wait_for_a_file_that_another_program_keeps_is_told_once() {
     execute("BEGIN IMMEDIATE");
     let waits = [
         &["a"][..],
-        &["b", "--barging"],
+        &["b"],
         &["c", "--shared"],
         &["d", "--permits", "1/2"],
         &["e", "--wait", "1h"],

@@ -11,7 +11,7 @@ use crate::runtime::batch::head::Progress;
 use crate::runtime::batch::job::Reply;
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::on_end::OnEnd;
-use crate::runtime::wait::barging::Waiters;
+use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::queue::Ticket;
 use crate::store::verbs::record::{FinishOutcome, FinishParams};
 

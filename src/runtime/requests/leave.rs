@@ -7,7 +7,7 @@ use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Task, Verb};
-use crate::runtime::wait::barging::Waiters;
+use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;

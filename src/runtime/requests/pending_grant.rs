@@ -10,7 +10,7 @@ use crate::runtime::held::grant::Grant;
 use crate::runtime::held::guard::Guard;
 use crate::runtime::held::holdings::Holdings;
 use crate::runtime::held::session::{AskedGrant, Session};
-use crate::runtime::wait::barging::Waiters;
+use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::queue::{FenceBlock, Ticket};
 
 /// A grant that is asked for.

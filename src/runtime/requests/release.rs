@@ -10,7 +10,7 @@ use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::grant::Grant;
-use crate::runtime::wait::barging::Waiters;
+use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};

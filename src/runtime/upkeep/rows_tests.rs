@@ -112,7 +112,6 @@ async fn rows_that_are_to_be_made_before_a_transaction_are_made_and_known() {
         ttl: Duration::from_secs(30),
         holder: "other".into(),
         session: None,
-        barging: false,
     };
     let taken = other.lease_take(&[params]).await.unwrap();
     let [TakeOutcome::Granted { fence }] = taken[..] else {

@@ -14,7 +14,7 @@ use crate::store::verbs::release::ReleaseParams;
 use crate::store::verbs::session::LeftBehind;
 use crate::store::verbs::time::to_micros;
 
-/// `[[name, grant_id, ttl, holder, session or null, barging], …]`
+/// `[[name, grant_id, ttl, holder, session or null], …]`
 pub(crate) fn takes<'a>(all: impl IntoIterator<Item = &'a TakeParams>) -> String {
     array(all.into_iter().map(|params| {
         json!([
@@ -22,8 +22,7 @@ pub(crate) fn takes<'a>(all: impl IntoIterator<Item = &'a TakeParams>) -> String
             params.grant_id.simple().to_string(),
             to_micros(params.ttl),
             &*params.holder,
-            params.session.map(|id| id.simple().to_string()),
-            i32::from(params.barging)
+            params.session.map(|id| id.simple().to_string())
         ])
     }))
 }

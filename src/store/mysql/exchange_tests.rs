@@ -17,7 +17,6 @@ fn take(name: &str) -> TakeParams {
         ttl: TTL,
         holder: "taker".into(),
         session: None,
-        barging: false,
     }
 }
 

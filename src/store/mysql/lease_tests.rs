@@ -44,7 +44,6 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
             ttl,
             holder: Arc::clone(&holder),
             session: None,
-            barging: false,
         });
         let (take, read) = take_text(&takes);
         let rest = holder.len() + TakeParams::IN_SESSION;
@@ -54,7 +53,6 @@ fn a_batch_that_is_admitted_leaves_in_one_record() {
             ttl: FOR_EVER,
             holder: Arc::clone(&holder),
             session: Some(Uuid::max()),
-            barging: false,
         });
         let (take_in_session, read_in_session) = take_text(&in_session);
         for size in [
@@ -92,7 +90,6 @@ fn an_exchange_that_is_admitted_leaves_in_one_record() {
                 ttl: FOR_EVER,
                 holder: Arc::clone(&holder),
                 session: Some(Uuid::max()),
-                barging: false,
             })
             .collect();
         let text = exchange_text(&releases.iter().collect::<Vec<_>>(), &takes);

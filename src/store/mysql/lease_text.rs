@@ -19,13 +19,12 @@ UPDATE (
         grant_id   CHAR(32)     CHARACTER SET ascii   PATH '$[1]',
         ttl        BIGINT                             PATH '$[2]',
         holder     VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[3]',
-        session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-        barging    BIGINT                             PATH '$[5]'
+        session_id CHAR(32)     CHARACTER SET ascii   PATH '$[4]'
     )) a
     STRAIGHT_JOIN rowlock_lock f FORCE INDEX (PRIMARY) ON f.name = UNHEX(a.name)
     WHERE ",
     is_free!("f."),
-    " AND (f.waiters = 0 OR a.barging)
+    " AND f.waiters = 0
       AND f.capacity = 0 AND ",
     may_grant!(),
     "
@@ -51,7 +50,7 @@ UPDATE (
     WHERE f.name = ? AND ",
     is_free!("f."),
     "
-      AND (f.waiters = 0 OR ?) AND f.capacity = 0 AND ",
+      AND f.waiters = 0 AND f.capacity = 0 AND ",
     may_grant!(),
     "
     LIMIT 1
@@ -76,7 +75,7 @@ UPDATE (
     WHERE f.name IN (?) AND ",
     is_free!("f."),
     "
-      AND (f.waiters = 0 OR ?) AND f.capacity = 0 AND ",
+      AND f.waiters = 0 AND f.capacity = 0 AND ",
     may_grant!(),
     "
     LIMIT 1000000
@@ -109,7 +108,6 @@ pub(super) fn take_text(all: &[TakeParams]) -> (String, String) {
             TAKE_ONE,
             &[
                 hex(params.name.as_bytes()),
-                i32::from(params.barging).to_string(),
                 hex(params.grant_id.as_bytes()),
                 text(&params.holder),
                 to_micros(params.ttl).to_string(),
@@ -136,12 +134,8 @@ pub(super) const LONGEST: usize = RECORD - 64;
 pub(super) fn take_alike(all: &[TakeParams]) -> Option<(String, String)> {
     let (first, others) = all.split_first().filter(|(_, others)| !others.is_empty())?;
     let same = |params: &TakeParams| {
-        (
-            &params.ttl,
-            &params.holder,
-            &params.session,
-            &params.barging,
-        ) == (&first.ttl, &first.holder, &first.session, &first.barging)
+        (&params.ttl, &params.holder, &params.session)
+            == (&first.ttl, &first.holder, &first.session)
     };
     if !others.iter().all(same) {
         return None;
@@ -155,7 +149,6 @@ pub(super) fn take_alike(all: &[TakeParams]) -> Option<(String, String)> {
         TAKE_ALIKE,
         &[
             names.clone(),
-            i32::from(first.barging).to_string(),
             hex(&ids),
             names.clone(),
             text(&first.holder),

@@ -37,13 +37,13 @@ SET grant_id = CASE WHEN a.ttl IS NOT NULL THEN a.id END,
     recall = NULL
 FROM (
     SELECT unnest($1::bytea[]) AS name, unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS ttl, unnest($4::text[]) AS holder,
-           unnest($5::uuid[]) AS session_id, unnest($6::boolean[]) AS barging, generate_subscripts($1::bytea[], 1) AS n
+           unnest($5::uuid[]) AS session_id, generate_subscripts($1::bytea[], 1) AS n
 ) AS a,
 LATERAL (
     SELECT r.ctid FROM rowlock_lock r
     WHERE r.name = a.name AND CASE
         WHEN a.ttl IS NULL THEN r.grant_id = a.id AND r.expires_at > clock_timestamp() AND r.waiters = 0
-        ELSE ", is_free!("r."), " AND (r.waiters = 0 OR a.barging) AND r.capacity = 0
+        ELSE ", is_free!("r."), " AND r.waiters = 0 AND r.capacity = 0
              AND ",
     may_grant!(),
     "
@@ -77,7 +77,6 @@ pub(super) async fn exchange(
         .bind(takes.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
         .bind(takes.iter().map(|a| &*a.holder).collect::<Vec<_>>())
         .bind(takes.iter().map(|a| a.session).collect::<Vec<_>>())
-        .bind(takes.iter().map(|a| a.barging).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
     let mut done = ExchangeFences {

@@ -46,7 +46,7 @@ WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND ",
     is_free!(""),
-    " AND (waiters = 0 OR $6) AND capacity = 0
+    " AND waiters = 0 AND capacity = 0
       AND ",
     may_grant!(),
     "
@@ -60,12 +60,14 @@ RETURNING fence"
 const TAKE: &str = concat!(
     "
 WITH ask AS (
-    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[], $5::uuid[], $6::boolean[])
-        WITH ORDINALITY AS a (name, grant_id, ttl, holder, session_id, barging, n)
+    SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[], $4::text[], $5::uuid[])
+        WITH ORDINALITY AS a (name, grant_id, ttl, holder, session_id, n)
     LIMIT cardinality($1)
 ), free AS (
     SELECT l.name FROM ask a JOIN rowlock_lock l ON l.name = a.name
-    WHERE ", is_free!("l."), " AND (l.waiters = 0 OR a.barging) AND l.capacity = 0
+    WHERE ",
+    is_free!("l."),
+    " AND l.waiters = 0 AND l.capacity = 0
       AND ",
     may_grant!(),
     "
@@ -74,7 +76,9 @@ WITH ask AS (
 ), took AS (
     UPDATE rowlock_lock l
     SET grant_id = a.grant_id,
-        fence = ", next_fence!("l."), ",
+        fence = ",
+    next_fence!("l."),
+    ",
         holder = a.holder,
         acquired_at = clock_timestamp(),
         expires_at = clock_timestamp() + a.ttl * interval '1 microsecond',
@@ -219,7 +223,6 @@ impl LeaseStore for PgConnection {
                 .bind(to_micros(params.ttl))
                 .bind(&*params.holder)
                 .bind(params.session)
-                .bind(params.barging)
                 .fetch_optional(&mut *self)
                 .await?;
             return match fence {
@@ -363,7 +366,6 @@ async fn take(conn: &mut PgConnection, all: &[TakeParams]) -> Result<Vec<TakeOut
         .bind(all.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
         .bind(all.iter().map(|a| &*a.holder).collect::<Vec<_>>())
         .bind(all.iter().map(|a| a.session).collect::<Vec<_>>())
-        .bind(all.iter().map(|a| a.barging).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
     Ok(rows.into_iter().map(taken).collect())

@@ -53,7 +53,6 @@ fn take(name: &str) -> TakeParams {
         ttl: TTL,
         holder: "a test".into(),
         session: None,
-        barging: false,
     }
 }
 

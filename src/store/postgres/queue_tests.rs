@@ -253,7 +253,6 @@ async fn a_grant_after_one_that_has_expired_calls_nobody_back() {
                 ttl: TTL,
                 holder: "a test".into(),
                 session: None,
-                barging: false,
             };
             let taken = client.conn.lease_take(&[params]).await.unwrap();
             matches!(taken[..], [TakeOutcome::Granted { .. }])

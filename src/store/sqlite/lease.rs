@@ -53,7 +53,7 @@ SET grant_id = excluded.grant_id,
     session_id = excluded.session_id
 WHERE ",
     is_free!("excluded.acquired_at"),
-    " AND (waiters = 0 OR ?6) AND capacity = 0
+    " AND waiters = 0 AND capacity = 0
 RETURNING fence"
 );
 
@@ -210,7 +210,6 @@ async fn grant(conn: &mut SqliteConnection, all: &[TakeParams]) -> Result<Done, 
         .bind(to_micros(params.ttl))
         .bind(&*params.holder)
         .bind(params.session)
-        .bind(params.barging)
         .fetch_all(conn)
         .await?;
     let name = params.name.as_bytes();

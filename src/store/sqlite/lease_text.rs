@@ -17,13 +17,16 @@ WHERE ",
             "
 ON CONFLICT (name) DO UPDATE
 SET grant_id = excluded.grant_id,
-    fence = ", next_fence!("excluded.fence"), ",
+    fence = ",
+            next_fence!("excluded.fence"),
+            ",
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
-WHERE ", is_free!("excluded.acquired_at"), " AND capacity = 0
-  AND (waiters = 0 OR EXISTS (SELECT 1 FROM json_each(?2) a WHERE a.value ->> 5 AND unhex(a.value ->> 0) = excluded.name))
+WHERE ",
+            is_free!("excluded.acquired_at"),
+            " AND waiters = 0 AND capacity = 0
 RETURNING name, fence"
         )
     };

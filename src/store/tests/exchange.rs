@@ -18,7 +18,6 @@ pub(super) fn take(name: &str) -> TakeParams {
         ttl: TTL,
         holder: format!("taker of {name}").into(),
         session: None,
-        barging: false,
     }
 }
 
@@ -251,9 +250,8 @@ pub(crate) async fn an_exchange_that_fails_leaves_nothing_open<P: Place>(place: 
     }
 }
 
-/// Takes that a lean statement leaves to others: a lock that a session has left behind, and a barging take of an
-/// awaited name.
-pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(place: &P) {
+/// A take that a lean statement leaves to others: of a lock that a session has left behind.
+pub(crate) async fn an_exchange_takes_what_the_dead_left<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let mut dead = Client::new(place).await;
     let left = JoinParams {
@@ -263,17 +261,8 @@ pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(pl
     let joined = dead.join(&left).await;
     assert!(matches!(joined, JoinOutcome::Granted { .. }), "{joined:?}");
     dead.expire().await;
-    let first = client.hold("awaited").await;
-    client.wait("awaited").await;
-    client.expire_grants().await;
-    drop(first);
     let held = freed_by(&client.hold("held").await);
-    let barging = TakeParams {
-        barging: true,
-        ..take("awaited")
-    };
-    let mut takes = [barging, take("left")];
-    takes.sort_by(|a, b| a.name.cmp(&b.name));
+    let takes = [take("left")];
     let exchanged = client.conn.lease_exchange(&[held], &takes).await;
     let (freed, taken) = exchanged.unwrap();
     assert_eq!(freed, [FreeOutcome::Released]);
@@ -290,7 +279,6 @@ pub(crate) async fn an_exchange_takes_what_the_dead_left_and_barges<P: Place>(pl
                 .is_of(params.grant_id)
         );
     }
-    assert_eq!(client.row("awaited").await.waiters, 1, "its waiter waits");
     client.check().await;
 }
 

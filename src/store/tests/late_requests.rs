@@ -40,7 +40,6 @@ async fn hold(store: &mut dyn Store, ttl: Duration) -> LeftBehind {
         ttl: FOR_EVER,
         holder: "a test".into(),
         session: Some(open.id),
-        barging: false,
     };
     let taken = store.lease_take(std::slice::from_ref(&take)).await.unwrap();
     assert!(matches!(taken[..], [TakeOutcome::Granted { .. }]), "{taken:?}");
@@ -113,7 +112,6 @@ async fn to_run_out(store: &mut dyn Store, time: Duration) -> RunOutParams {
         ttl: LONG,
         holder: "a test".into(),
         session: None,
-        barging: false,
     };
     store.lease_take(std::slice::from_ref(&take)).await.unwrap();
     RunOutParams {

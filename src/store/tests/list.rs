@@ -33,7 +33,6 @@ macro_rules! queue_cases {
                 a_batch_of_releases_passes_on
                 a_take_overtakes_no_waiter
                 a_take_gets_a_name_whose_waiters_have_died
-                a_barging_take_does
                 no_row_with_waiters_is_cleaned
                 a_name_whose_waiters_are_dead_is_cleaned
                 live_waiters_are_listed
@@ -44,7 +43,7 @@ macro_rules! queue_cases {
                 an_exchange_leaves_waiters_alone
                 an_exchange_waits_for_no_transaction
                 an_exchange_that_fails_leaves_nothing_open
-                an_exchange_takes_what_the_dead_left_and_barges
+                an_exchange_takes_what_the_dead_left
                 an_exchange_passes_on_what_was_passed_on
             }
             in_tx {

@@ -313,14 +313,13 @@ impl<P: Place> Client<P> {
         passed.next == [waits.params.grant_id]
     }
 
-    pub(crate) async fn take(&mut self, name: &str, barging: bool) -> TakeOutcome {
+    pub(crate) async fn take(&mut self, name: &str) -> TakeOutcome {
         let params = TakeParams {
             name: named(name),
             grant_id: Uuid::new_v4(),
             ttl: TTL,
             holder: "taker".into(),
             session: None,
-            barging,
         };
         let taken = self.conn.lease_take(&[params]).await.unwrap();
         taken.into_iter().next().expect("one outcome")

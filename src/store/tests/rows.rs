@@ -101,14 +101,13 @@ async fn free_with_a_waiter<P: Place>(client: &mut Client<P>) -> Waits {
     waits
 }
 
-fn takes(barging: bool) -> Vec<TakeParams> {
+fn takes() -> Vec<TakeParams> {
     let take = |name| TakeParams {
         name: named(name),
         grant_id: Uuid::new_v4(),
         ttl: TTL,
         holder: "taker".into(),
         session: None,
-        barging,
     };
     vec![take("a"), take("b")]
 }
@@ -116,13 +115,13 @@ fn takes(barging: bool) -> Vec<TakeParams> {
 pub(crate) async fn a_take_overtakes_no_waiter<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let waits = free_with_a_waiter(&mut client).await;
-    let taken = client.conn.lease_take_free(&takes(false)).await.unwrap();
+    let taken = client.conn.lease_take_free(&takes()).await.unwrap();
     assert!(
         matches!(&taken[0], TakeOutcome::Busy(Some(row)) if row.is_orphaned()),
         "{taken:?}"
     );
     assert!(matches!(taken[1], TakeOutcome::Granted { .. }), "{taken:?}");
-    let taken = client.take("a", false).await;
+    let taken = client.take("a").await;
     assert!(
         matches!(&taken, TakeOutcome::Busy(Some(row)) if row.is_of(waits.params.grant_id) && row.is_live()),
         "passed on to the waiter: {taken:?}"
@@ -134,36 +133,10 @@ pub(crate) async fn a_take_gets_a_name_whose_waiters_have_died<P: Place>(place: 
     let mut client = Client::new(place).await;
     let waits = free_with_a_waiter(&mut client).await;
     client.expire().await;
-    let taken = client.take("a", false).await;
+    let taken = client.take("a").await;
     assert!(matches!(taken, TakeOutcome::Granted { .. }), "{taken:?}");
     assert_eq!(client.look(&waits).await, LookOutcome::Gone);
     client.check().await;
-}
-
-pub(crate) async fn a_barging_take_does<P: Place>(place: &P) {
-    let mut client = Client::new(place).await;
-    let waits = free_with_a_waiter(&mut client).await;
-    let taken = client.take("a", true).await;
-    assert!(matches!(taken, TakeOutcome::Granted { .. }), "{taken:?}");
-    let taken = client.take("a", true).await;
-    assert!(
-        matches!(taken, TakeOutcome::Busy(Some(_))),
-        "it is held: {taken:?}"
-    );
-    client.expire_grants().await;
-    let mut all = takes(false);
-    all[0].barging = true;
-    let taken = client.conn.lease_take(&all).await.unwrap();
-    let [TakeOutcome::Granted { fence }, TakeOutcome::Granted { .. }] = taken[..] else {
-        panic!("{taken:?}");
-    };
-    assert_eq!(client.row("a").await.waiters, 1);
-    // The waiter comes after it.
-    let freed = client.release(all[0].grant_id, "a", fence).await;
-    assert_eq!(freed, passed_to(&waits));
-    assert!(
-        matches!(client.confirm(&waits).await, ConfirmOutcome::Held { fence: next, .. } if next > fence)
-    );
 }
 
 pub(crate) async fn no_row_with_waiters_is_cleaned<P: Place>(place: &P) {

@@ -22,8 +22,8 @@ use crate::model::{Kind, Name};
 pub(crate) trait LeaseStore:
     SessionStore + QueueStore + PermitStore + QuarantineStore + Send
 {
-    /// Grants a lease on each name without a live one and without waiters (or with waiters, if the ask is barging),
-    /// under the next fence: `max(previous + 1, microseconds of the clock)`.
+    /// Grants a lease on each name without a live one and without waiters, under the next fence:
+    /// `max(previous + 1, microseconds of the clock)`.
     ///
     /// One outcome for each, in their order. A name that is held or has waiters, or whose row another
     /// transaction has locked, is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this
@@ -47,8 +47,7 @@ pub(crate) trait LeaseStore:
                 .await?;
         }
         let mut is_any_orphaned = false;
-        let orphaned =
-            |(params, taken): &(&TakeParams, &TakeOutcome)| taken.is_orphaned() && !params.barging;
+        let orphaned = |(_, taken): &(&TakeParams, &TakeOutcome)| taken.is_orphaned();
         for (params, _) in all.iter().zip(&taken).filter(orphaned) {
             is_any_orphaned = true;
             let name = params.name.clone();
@@ -191,8 +190,6 @@ pub(crate) struct TakeParams {
     pub(crate) holder: Arc<str>,
     /// The session that the lock belongs to. It was opened before.
     pub(crate) session: Option<Uuid>,
-    /// Take the name even if it has waiters.
-    pub(crate) barging: bool,
 }
 
 impl TakeParams {

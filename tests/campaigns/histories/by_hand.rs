@@ -217,7 +217,6 @@ fn open_acquires() {
     let then_seen = |story: Story| story.then(4, 80, 90, Ask::Inspect, Answer::Held(late));
     then_seen(released_later(story().open(3, 40, Ask::Acquire))).accepted();
     let busy = |ask| story().then(3, 40, 50, ask, Answer::Busy(None));
-    then_seen(released_later(busy(Ask::Barge))).refused();
     then_seen(released_later(busy(Ask::TryAcquire))).refused();
     // But an acquire whose time is over may leave the queue after its answer. The name may be passed on to it before
     // that, once.

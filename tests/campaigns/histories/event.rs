@@ -35,8 +35,6 @@ pub(crate) enum Ask {
     /// Waits in the queue for a limited time. Answers: `Granted`, and `Busy` when the time is over. A future that is
     /// dropped has no answer.
     Acquire,
-    /// Waits without a place in the queue. Answers: as `Acquire`.
-    Barge,
     /// Answers: `Released`, `Lost`.
     Release(Grant),
     /// Drops the guard, which releases in the background: there is no answer.

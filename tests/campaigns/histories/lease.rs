@@ -114,7 +114,7 @@ impl Grants {
                 (_, Some(Answer::Free)) => Op::IsFree,
                 (Ask::Check(grant), Some(Answer::Trusted(_))) => Op::IsLive(grant),
                 (Ask::Release(grant), Some(Answer::Released)) => Op::Released(grant),
-                (Ask::TryAcquire | Ask::Acquire | Ask::Barge, None) if !was_seen() => Op::Unseen,
+                (Ask::TryAcquire | Ask::Acquire, None) if !was_seen() => Op::Unseen,
                 _ => continue,
             };
             operations.push(Operation {
@@ -153,7 +153,7 @@ impl Grants {
 fn may_have_hidden(record: &Record) -> bool {
     let answer = record.answer.as_ref().map(|(_, answer)| answer);
     match record.ask {
-        Ask::Acquire | Ask::Barge => true,
+        Ask::Acquire => true,
         // When its session has ended meanwhile, it asks again in another one.
         Ask::TryAcquire if is_in_session(record.id) => true,
         Ask::TryAcquire => matches!(answer, None | Some(Answer::Busy(None))),

@@ -51,10 +51,9 @@
 //!
 //! # Waiting
 //!
-//! Acquires wait in the queue of the name, or [barge](rowlock::Lock::barging). The model does not tell them apart: it
-//! knows no order of the waiters, and a grant that was passed on is a grant. [`waiters`] looks at the queue's table
-//! meanwhile, and counts the acquires that it saw there, by their outcomes. So a run without grants that were passed
-//! on is no test.
+//! Acquires wait in the queue of the name. The model knows no order of the waiters, and a grant that was passed on is
+//! a grant. [`waiters`] looks at the queue's table meanwhile, and counts the acquires that it saw there, by their
+//! outcomes. So a run without grants that were passed on is no test.
 //!
 //! # Permits
 //!

@@ -56,7 +56,6 @@ impl Task {
                 }
                 2 | 3 => self.acquire_cut_off(&name).await,
                 4 | 5 => self.acquire(&name).await,
-                6 => self.barge(&name).await,
                 _ => self.try_acquire(&name).await,
             };
             if let Some((held, grant)) = held {
@@ -120,12 +119,6 @@ impl Task {
         });
         let lock = self.lock(name, id);
         let held = timeout(moment, lock.acquire()).await.ok()?;
-        acquired(id, held.map(TryAcquire::Held))
-    }
-
-    async fn barge(&self, name: &str) -> Option<(Held, Grant)> {
-        let id = self.numbers.asked(name, Ask::Barge);
-        let held = self.lock(name, id).barging().acquire().await;
         acquired(id, held.map(TryAcquire::Held))
     }
 

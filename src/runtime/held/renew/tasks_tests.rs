@@ -52,7 +52,6 @@ impl House {
             ttl,
             holder: "test".into(),
             session: None,
-            barging: false,
         };
         let mut conn = SqliteConnection::connect(&self.url()).await.unwrap();
         let taken = conn

@@ -49,7 +49,7 @@
 //! - A lease with less than half of its trusted time left, or one that is lost.
 //! - Anything while the client shuts down.
 //!
-//! Owners, barging acquires, locks with a `max_hold`, permits and clients of a Galera cluster have no cohort.
+//! Owners, locks with a `max_hold`, permits and clients of a Galera cluster have no cohort.
 
 pub(crate) mod delegate;
 mod linger;

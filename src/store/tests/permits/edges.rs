@@ -98,7 +98,7 @@ pub(crate) async fn a_name_whose_holders_have_crashed_is_cleaned<P: Place>(place
     dies.expire().await;
     assert_eq!(client.conn.lock_clean(b"", 1).await.unwrap().removed, 1);
     assert_eq!(client.rows().await, 0);
-    let taken = client.take("a", false).await;
+    let taken = client.take("a").await;
     assert!(matches!(taken, TakeOutcome::Granted { .. }), "{taken:?}");
 
     // One of two holders has crashed.
@@ -153,7 +153,7 @@ pub(crate) async fn a_damaged_capacity_is_no_kind(place: &impl Place) {
         assert!(matches!(joined, JoinOutcome::Mismatch(None)), "{joined:?}");
         let joined = client.join(&params.join).await;
         assert!(matches!(joined, JoinOutcome::Mismatch(None)), "{joined:?}");
-        let taken = client.take("a", false).await;
+        let taken = client.take("a").await;
         assert!(
             matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind.is_none()),
             "{taken:?}"

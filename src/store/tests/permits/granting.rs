@@ -140,21 +140,19 @@ pub(crate) async fn a_name_has_one_kind_and_one_capacity(place: &impl Place) {
             "{joined:?}"
         );
     }
-    for barging in [false, true] {
-        let taken = client.take("a", barging).await;
-        assert!(
-            matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind == Some(TWO)),
-            "{taken:?}"
-        );
-    }
+    let taken = client.take("a").await;
+    assert!(
+        matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind == Some(TWO)),
+        "{taken:?}"
+    );
     assert_eq!(client.releases(&permit).await, FreeOutcome::Released);
-    let taken = client.take("a", false).await;
+    let taken = client.take("a").await;
     assert!(
         matches!(&taken, TakeOutcome::Busy(Some(row)) if row.kind == Some(TWO)),
         "{taken:?}"
     );
 
-    let TakeOutcome::Granted { .. } = client.take("b", false).await else {
+    let TakeOutcome::Granted { .. } = client.take("b").await else {
         panic!("b is free");
     };
     let mut params = client.asks(TWO, 1, false);

@@ -138,7 +138,6 @@ impl Bench {
             ttl: TTL,
             holder: "test".into(),
             session: None,
-            barging: false,
         };
         let give_up = Moment::now() + PATIENCE;
         let wanted = self

@@ -14,7 +14,6 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
         ttl: TTL,
         holder: "test".into(),
         session: None,
-        barging: false,
     };
     let give_up = Moment::now() + PATIENCE;
     let wanted = core.wanted((&params.name, params.grant_id), TTL, None, None);

@@ -1,4 +1,4 @@
-//! Waiting for a lease beside the queue of its name.
+//! Waiting for a lease where there is no queue: on a Galera cluster.
 
 use tokio::select;
 use tokio::time::timeout;
@@ -18,7 +18,7 @@ impl Lock {
     ///
     /// Of the [waiters](field@crate::runtime::Core::waiters) of one client, only the first one asks: after growing,
     /// jittered pauses, at the holder's expiry, and when this client releases the name.
-    pub(super) async fn wait_beside_queue(&self, name: &Name) -> Result<Guard, Error> {
+    pub(super) async fn poll(&self, name: &Name) -> Result<Guard, Error> {
         let patience = Patience::new(self);
         let waiter = self.core.waiters.join(name);
         let first = match self.wait {

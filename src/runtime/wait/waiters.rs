@@ -1,8 +1,9 @@
-//! The barging waiters of this client. Those for one name queue, and only the first one asks the database. It is woken
-//! at once when this client releases the name. (The other waiters are in the [queue](super::queue) of the database.)
+//! The waiters of this client on a Galera cluster. Those for one name queue, and only the first one asks the database.
+//! It is woken at once when this client releases the name. (Elsewhere waiters are in the [queue](super::queue) of the
+//! database.)
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
@@ -13,13 +14,17 @@ use crate::store::verbs::release::FreeOutcome;
 /// The queues of all names that a task of this process waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    by_name: Mutex<HashMap<Name, Weak<NameWaiters>>>,
+    by_name: Mutex<Queues>,
     /// The waiters in the queues of the database.
     pub(crate) queue: Arc<Queue>,
 }
 
+/// Each with the number of its waiters.
+type Queues = HashMap<Name, (usize, Arc<NameWaiters>)>;
+
 #[derive(Debug)]
-pub(crate) struct NameWaiters {
+struct NameWaiters {
+    /// One permit: that of the first.
     first: Semaphore,
     freed: Notify,
 }
@@ -29,25 +34,22 @@ pub(crate) struct NameWaiters {
 pub(crate) struct Waiter {
     waiters: Arc<Waiters>,
     name: Name,
-    queue: Option<Arc<NameWaiters>>,
+    queue: Arc<NameWaiters>,
 }
 
 impl Waiters {
     pub(crate) fn join(self: &Arc<Self>, name: &Name) -> Waiter {
-        let mut queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = queues.get(name).and_then(Weak::upgrade);
-        let queue = known.unwrap_or_else(|| {
-            let queue = Arc::new(NameWaiters {
-                first: Semaphore::new(1),
-                freed: Notify::new(),
-            });
-            queues.insert(name.clone(), Arc::downgrade(&queue));
-            queue
-        });
+        let queue = || {
+            let (first, freed) = (Semaphore::new(1), Notify::new());
+            (0, Arc::new(NameWaiters { first, freed }))
+        };
+        let mut queues = self.queues();
+        let (count, queue) = queues.entry(name.clone()).or_insert_with(queue);
+        *count += 1;
         Waiter {
             waiters: Arc::clone(self),
             name: name.clone(),
-            queue: Some(queue),
+            queue: Arc::clone(queue),
         }
     }
 
@@ -67,41 +69,37 @@ impl Waiters {
 
     /// This process released the name: wakes the first waiter.
     pub(crate) fn freed(&self, name: &Name) {
-        let queues = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(name).and_then(Weak::upgrade) {
+        if let Some((_, queue)) = self.queues().get(name) {
             queue.freed.notify_one();
         }
+    }
+
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiter {
     /// Resolves when all earlier waiters have left. First come, first served.
     pub(crate) async fn first(&self) -> Option<SemaphorePermit<'_>> {
-        // The semaphore is never closed. `None` means no queue, which only a dropped waiter has.
-        self.queue.as_ref()?.first.acquire().await.ok()
+        // The semaphore is never closed.
+        self.queue.first.acquire().await.ok()
     }
 
     /// Resolves when this process has released the name since the last call.
     pub(crate) async fn freed(&self) {
-        if let Some(queue) = &self.queue {
-            queue.freed.notified().await;
-        }
+        self.queue.freed.notified().await;
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let mut queues = self
-            .waiters
-            .by_name
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let last = self
-            .queue
-            .take()
-            .is_some_and(|queue| Arc::into_inner(queue).is_some());
-        if last {
-            queues.remove(&self.name);
+        let mut queues = self.waiters.queues();
+        if let Some((count, _)) = queues.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                queues.remove(&self.name);
+            }
         }
     }
 }
