@@ -17,6 +17,7 @@ use crate::store::driver::capabilities::Capabilities;
 use crate::store::verbs::TxStore;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{TxParams, TxReply, TxTaken, TxWaited};
+use crate::store::verbs::row::LockRow;
 use crate::transaction::{Context, Transaction};
 
 /// The longest time that a caller's transaction waits for a look from outside.
@@ -323,11 +324,16 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         waited.map_err(|fault| self.error(fault))
     }
 
+    /// The row of the name, as this transaction sees it.
+    pub(super) async fn row(&mut self, name: &Name) -> Result<Option<LockRow>, Error> {
+        let told = self.tx.connection().tx_row(name).await;
+        self.told(told)
+    }
+
     /// Whether the transaction's snapshot is older than one of the rows.
     pub(super) async fn sees_all(&mut self) -> Result<bool, Error> {
         for name in self.names.clone() {
-            let told = self.tx.connection().tx_row(&name).await;
-            if self.told(told)?.is_none() {
+            if self.row(&name).await?.is_none() {
                 return Ok(false);
             }
         }

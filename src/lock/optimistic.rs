@@ -122,24 +122,13 @@ impl Version {
         let mut here =
             InTransaction::new(core, tx, vec![name.clone()], "read the version of").await?;
         let mut starved = here.ensure_row().await?;
-        let told = here.connection().tx_version(&name).await;
-        if let Some(fence) = here.told(told)? {
-            return Ok(Self {
-                name,
-                fence,
-                holder: None,
-                database: core.server.database,
-            });
-        }
-        let told = here.connection().tx_row(&name).await;
-        let mut row = here.told(told)?;
+        let mut row = here.row(&name).await?;
         if row.is_none() && starved.is_none() {
             // The cleaner may have removed the row that this client knew. If the transaction's snapshot is older than
             // the new row, the transaction must begin again.
             core.rows.drop_known(&name);
             starved = here.ensure_row().await?;
-            let told = here.connection().tx_row(&name).await;
-            row = here.told(told)?;
+            row = here.row(&name).await?;
         }
         if row.as_ref().is_some_and(LockRow::has_lapsed) {
             // Free the row from outside, unless a transaction has pinned it. An older snapshot does not see that, and
@@ -148,8 +137,7 @@ impl Version {
             if !matches!(freed, Err(Error::Starved { .. })) {
                 freed?;
             }
-            let told = here.connection().tx_row(&name).await;
-            row = here.told(told)?;
+            row = here.row(&name).await?;
         }
         let Some(row) = row else {
             return Err(starved.unwrap_or_else(|| here.invisible()));

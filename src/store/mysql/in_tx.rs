@@ -22,7 +22,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
-use uuid::Uuid;
 
 use super::grant_rule::{freed, is_free};
 use super::lock_row::{row_columns, row_ends};
@@ -47,12 +46,6 @@ SELECT d.id,",
 FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?
 LEFT JOIN rowlock_session s ON s.id = l.session_id LIMIT 1"
 );
-
-const VERSION: &str = "
-SELECT d.id, l.fence
-FROM rowlock_database d
-LEFT JOIN rowlock_lock l
-    ON l.name = ? AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0 LIMIT 1";
 
 /// FOR SHARE lets several transactions of one holder pin its lease at the same time. (MariaDB spells it LOCK IN SHARE
 /// MODE, and alone reads `/*M! … */`.)
@@ -266,14 +259,6 @@ impl InTxStore for MySqlConnection {
             }
             Err(fault) => Err(fault),
         }
-    }
-
-    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault> {
-        let version: Option<(Uuid, Option<i64>)> = sqlx::query_as(VERSION)
-            .bind(name.as_bytes())
-            .fetch_optional(self)
-            .await?;
-        Ok(version.into())
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {

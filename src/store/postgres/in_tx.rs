@@ -169,12 +169,6 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = $1
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
-const VERSION: &str = "
-SELECT d.id, l.fence
-FROM rowlock_database d
-LEFT JOIN rowlock_lock l
-    ON l.name = $1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
-
 /// The database, whether this transaction was granted one of the names before, whether a name has no row, a name with
 /// its fence, and how long a quarantine lasts.
 type TxTakeColumns = (Uuid, bool, bool, Option<Vec<u8>>, Option<i64>, Option<i64>);
@@ -261,17 +255,6 @@ impl InTxStore for PgConnection {
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
         in_callers(tx_wait::wait(self, wanted, limit)).await
-    }
-
-    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault> {
-        in_callers(async {
-            let version: Option<(Uuid, Option<i64>)> = query_as(VERSION)
-                .bind(name.as_bytes())
-                .fetch_optional(self)
-                .await?;
-            Ok(version.into())
-        })
-        .await
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {

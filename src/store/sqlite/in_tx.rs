@@ -67,12 +67,6 @@ FROM rowlock_database d LEFT JOIN rowlock_lock l ON l.name = ?1
 LEFT JOIN rowlock_session s ON s.id = l.session_id"
 );
 
-const VERSION: &str = "
-SELECT d.id, l.fence
-FROM rowlock_database d
-LEFT JOIN rowlock_lock l
-    ON l.name = ?1 AND l.grant_id IS NULL AND l.expires_at IS NULL AND l.capacity = 0";
-
 /// Grants a lone name that is free, in a transaction that has the write lock. The BEGIN fails, as it should.
 const TAKE_ONE: &str = concat!(
     "
@@ -184,14 +178,6 @@ impl InTxStore for SqliteConnection {
         _limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
         Ok(TxWaited::Locked)
-    }
-
-    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault> {
-        let version: Option<(Uuid, Option<i64>)> = sqlx::query_as(VERSION)
-            .bind(name.as_bytes())
-            .fetch_optional(self)
-            .await?;
-        Ok(version.into())
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {

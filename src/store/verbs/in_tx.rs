@@ -33,10 +33,6 @@ pub(crate) trait InTxStore {
     async fn tx_wait(&mut self, names: &[Name], limit: Option<Duration>)
     -> Result<TxWaited, Fault>;
 
-    /// In the caller's transaction: the fence of a lock that is free, as the transaction sees it. `None` means that
-    /// only [`tx_row`](Self::tx_row) tells: it has a holder, the lease of one who has gone, no row, or another kind.
-    async fn tx_version(&mut self, name: &Name) -> Result<TxReply<Option<i64>>, Fault>;
-
     /// In the caller's transaction: the row of a name, as the transaction sees it. (SQLite makes and frees the row as
     /// [`lock_row`](super::lock_row::LockRowStore::lock_row) does: no other connection could.)
     async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault>;
@@ -53,15 +49,6 @@ pub(crate) trait InTxStore {
 pub(crate) struct TxReply<T> {
     pub(crate) database: Option<Uuid>,
     pub(crate) found: T,
-}
-
-impl From<Option<(Uuid, Option<i64>)>> for TxReply<Option<i64>> {
-    fn from(columns: Option<(Uuid, Option<i64>)>) -> Self {
-        Self {
-            database: columns.map(|columns| columns.0),
-            found: columns.and_then(|columns| columns.1),
-        }
-    }
 }
 
 /// The database's id, and the columns of a lock row if there is one.
