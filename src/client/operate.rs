@@ -5,7 +5,7 @@ use crate::lock::TryAcquire;
 use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
-use crate::runtime::batch::slow::SlowKind;
+use crate::runtime::batch::alone::alone;
 use crate::runtime::requests::walk::Walk;
 use crate::store::verbs::Store;
 use crate::store::verbs::lock_row::{Forgot, RowAction};
@@ -283,11 +283,9 @@ impl Rowlock {
     async fn clean_records(&self, batch: u32) -> Result<Cleaned, Error> {
         check_batch(batch)?;
         let clean = async move |store: &mut dyn Store| store.clean(batch).await;
-        let rows = self
-            .core
-            .lanes
-            .clean(self.core.lanes.wish(None, "clean"), clean)
-            .await?;
+        let lanes = &self.core.lanes;
+        let head = lanes.wish(None, "clean");
+        let rows = lanes.clean(|reply| alone(head, clean, reply)).await?;
         Ok(Cleaned {
             outcomes: rows.outcomes,
             records: rows.records,
@@ -301,7 +299,7 @@ impl Rowlock {
         check_batch(batch)?;
         let timeout = self.core.holdings.settings.operation_timeout;
         let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core.lanes.slow(SlowKind::Cleaning, walk).await
+        self.core.lanes.clean(walk).await
     }
 }
 

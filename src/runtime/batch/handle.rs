@@ -13,7 +13,7 @@ use super::head::{JobHead, Manner, Progress};
 use super::job::{Job, Reply};
 use super::lanes::{LaneHandle, Message, Report};
 use super::link::Way;
-use super::slow::{Order, SlowKind, SlowOp};
+use super::slow::{Order, SlowOp};
 use crate::model::{Error, Moment, Subject, Unfinished};
 use crate::runtime::base::tasks::{TaskKind, Tasks};
 use crate::runtime::base::threads::LANES;
@@ -38,6 +38,8 @@ pub(crate) struct Lanes {
     /// from writing does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
     slow: mpsc::UnboundedSender<Order>,
+    /// One cleaning runs at a time: several could delay a list or a forced release for long.
+    cleaning: tokio::sync::Mutex<()>,
     way: Arc<Way>,
     pub(crate) target: Arc<str>,
     pub(crate) operation_timeout: Duration,
@@ -80,6 +82,7 @@ impl Lanes {
             all: lanes,
             aside,
             slow,
+            cleaning: tokio::sync::Mutex::default(),
             way,
             target,
             operation_timeout,
@@ -213,34 +216,28 @@ impl Lanes {
         head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.slow(SlowKind::Other, |reply| alone(head, verb, reply))
-            .await
+        self.slow(|reply| alone(head, verb, reply)).await
     }
 
-    /// [`Self::run_slow`] for a verb that removes rows.
-    pub(crate) async fn clean<T: Send + 'static>(
+    /// Runs a verb that removes rows.
+    pub(crate) async fn clean<T, J: Into<Job>>(
         &self,
-        head: JobHead,
-        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+        job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
-        self.slow(SlowKind::Cleaning, |reply| alone(head, verb, reply))
-            .await
+        let _turn = self.cleaning.lock().await;
+        self.slow(job).await
     }
 
     /// Sends a slow operation and waits for the answer.
-    pub(crate) async fn slow<T, J: Into<Job>>(
-        &self,
-        kind: SlowKind,
-        job: impl FnOnce(Reply<T>) -> J,
-    ) -> Result<T, Error> {
+    async fn slow<T, J: Into<Job>>(&self, job: impl FnOnce(Reply<T>) -> J) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply).into();
         let kind_of_task = match job.head().manner {
             Manner::Order => TaskKind::Order,
             _ => TaskKind::SlowOp,
         };
-        let member = self.tasks.enter(kind_of_task, kind.name());
-        let slow = SlowOp { job, kind, member };
+        let member = self.tasks.enter(kind_of_task, "a slow operation");
+        let slow = SlowOp { job, member };
         // When slow operations have stopped, dropping the slow operation drops the reply, and the caller sees that.
         let _ = self.slow.send(Order::Run(slow));
         self.heard(answer).await
