@@ -292,11 +292,7 @@ impl Lock {
     /// Asks for a fresh grant.
     async fn take(&self, name: &Name, give_up: Moment) -> Result<AcquireAnswer, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
-        let holder = self
-            .holder
-            .as_ref()
-            .unwrap_or(&core.holdings.settings.holder);
-        let holder = core.alphabet.legible(holder).await;
+        let holder = self.shown_holder().await;
         loop {
             let session = if self.in_session {
                 Some(core.session().await?)
@@ -320,6 +316,13 @@ impl Lock {
                 return Ok(acquired);
             }
         }
+    }
+
+    /// The holder that the row shows.
+    pub(super) async fn shown_holder(&self) -> Arc<str> {
+        let holder = self.holder.as_ref();
+        let holder = holder.unwrap_or(&self.core.holdings.settings.holder);
+        self.core.alphabet.legible(holder).await
     }
 
     /// The TTL of the row.

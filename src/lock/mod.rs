@@ -58,7 +58,6 @@ mod queue;
 mod run;
 mod rw_lock;
 mod semaphore;
-mod until_unlocked;
 mod with;
 
 use std::sync::Arc;

@@ -17,17 +17,17 @@
 //! take all names in one call.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::{join_all, select_all};
 use tokio::select;
 
 use super::patience::Patience;
-use super::with::{check, first, first_lost, while_held};
+use super::pessimistic::sorted;
+use super::with::{check, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome, TransactionError};
+use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
@@ -67,21 +67,7 @@ pub struct MultiLock {
 
 impl MultiLock {
     pub(crate) fn new(core: &Arc<Core>, names: Result<Vec<Name>, Error>) -> Self {
-        let names = names.and_then(|mut names| {
-            names.sort();
-            if names.is_empty() {
-                return Err(Error::InvalidSetting {
-                    setting: "names",
-                    reason: "a multi-lock has one name at least",
-                });
-            }
-            match names.windows(2).find(|two| two[0] == two[1]) {
-                Some(two) => Err(Error::Transaction(TransactionError::DuplicateName {
-                    name: two[0].clone(),
-                })),
-                None => Ok(names),
-            }
-        });
+        let names = names.and_then(sorted);
         // Each name replaces it.
         let first = names.as_ref().map(|names| names[0].clone());
         let lock = Lock::new(Arc::clone(core), first.map_err(Clone::clone));
@@ -177,7 +163,7 @@ impl MultiLock {
         let locks: Vec<Lock> = names.iter().map(|name| self.lock(name)).collect();
         let mut held = Vec::with_capacity(names.len());
         let mut first = None;
-        let tried = all(locks.iter().map(Lock::try_acquire).collect()).await;
+        let tried = join_all(locks.iter().map(Lock::try_acquire)).await;
         for tried in tried {
             match tried? {
                 TryAcquire::Held(granted) if first.is_none() => held.push(granted),
@@ -194,29 +180,6 @@ impl MultiLock {
             ..self.lock.clone()
         }
     }
-}
-
-/// Resolves when all futures have resolved, with their outputs in their order.
-async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
-    let mut running: Vec<_> = futures.into_iter().map(Box::pin).map(Ok).collect();
-    poll_fn(|cx| {
-        let mut is_done = true;
-        for one in &mut running {
-            if let Ok(future) = one {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(output) => *one = Err(output),
-                    Poll::Pending => is_done = false,
-                }
-            }
-        }
-        if is_done {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
-        }
-    })
-    .await;
-    running.into_iter().filter_map(Result::err).collect()
 }
 
 /// Several leases that are held. Dropping it releases all of them in the background.
@@ -301,7 +264,7 @@ impl MultiHeld {
     ///
     /// As [`Held::lost`].
     pub async fn at_risk(&self) {
-        first(self.held.iter().map(Held::at_risk).collect()).await;
+        select_all(self.held.iter().map(Held::at_risk).map(Box::pin)).await;
     }
 
     /// Resolves when the first lease is lost; see [`Held::lost`].
@@ -366,8 +329,7 @@ impl MultiHeld {
     /// Dropping the future does not stop the release.
     pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
         let mut outcome = ReleaseOutcome::AlreadyReleased;
-        let releases = self.held.iter().map(Held::release).collect();
-        for released in all(releases).await {
+        for released in join_all(self.held.iter().map(Held::release)).await {
             match released? {
                 ReleaseOutcome::Released if outcome == ReleaseOutcome::AlreadyReleased => {
                     outcome = ReleaseOutcome::Released;

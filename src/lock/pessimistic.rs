@@ -179,11 +179,11 @@ impl<'t, T: Transaction> InTx<'t, T> {
 }
 
 /// Sorts the names, and refuses duplicates.
-fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
+pub(super) fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
     if names.is_empty() {
         return Err(Error::InvalidSetting {
             setting: "names",
-            reason: "at least one name is needed",
+            reason: "one name at least is needed",
         });
     }
     names.sort();

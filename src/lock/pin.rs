@@ -133,16 +133,7 @@ impl Held {
         let mut backoff = backoff::poll();
         let mut looks_first = self.may_lock_a_gap();
         loop {
-            if self.guard.is_released() {
-                return Err(Error::Released {
-                    doing: "pin",
-                    name: grant.shown.clone(),
-                });
-            }
-            if let Some(loss) = grant.loss() {
-                let name = grant.shown.clone();
-                return Err(Error::Lost { name, loss });
-            }
+            self.guard.check("pin")?;
             if std::mem::take(&mut looks_first) && self.has_no_row(&here).await {
                 grant.lose(Loss::TakenOver);
                 continue;

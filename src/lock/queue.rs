@@ -181,18 +181,13 @@ impl Lock {
         most: u32,
         give_up: Moment,
     ) -> Result<JoinAnswer, Error> {
-        let holder = self
-            .holder
-            .as_ref()
-            .unwrap_or(&self.core.holdings.settings.holder);
-        let holder = self.core.alphabet.legible(holder).await;
         let params = JoinParams {
             name: place.ticket().name.clone(),
             grant_id: place.ticket().grant_id,
             session: place.session().grant.id,
             in_session: self.in_session,
             ttl: self.lease(),
-            holder,
+            holder: self.shown_holder().await,
             most,
         };
         let wanted = self.wanted(&place);

@@ -43,15 +43,7 @@ impl Held {
     /// ```
     pub async fn begin_run(&self) -> Result<(), Error> {
         let params = self.run()?;
-        if self.guard.is_released() {
-            let name = self.name().clone();
-            let doing = "begin the run of";
-            return Err(Error::Released { doing, name });
-        }
-        if let Some(loss) = self.loss() {
-            let name = self.name().clone();
-            return Err(Error::Lost { name, loss });
-        }
+        self.guard.check("begin the run of")?;
         let begun = self.record("begin the run of", async move |store: &mut dyn Store| {
             store.run_begin(&params).await
         });

@@ -33,9 +33,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Error, Kind, Loss, Mode, Share};
+use crate::model::{Error, Kind, Mode, Share, Subject};
 use crate::store::verbs::Store;
 use crate::store::verbs::permit::{WeighOutcome, WeighParams};
 
@@ -299,16 +298,10 @@ impl RwHeld {
     /// Changes the weight in the database. Returns the fence; `None`: there are other readers, or the permit is being
     /// changed.
     async fn weigh(&self, mode: Mode, doing: &'static str) -> Result<Option<i64>, Error> {
-        let (core, grant) = (&self.held.core, self.held.guard.grant());
+        let (core, guard) = (&self.held.core, &self.held.guard);
+        let grant = guard.grant();
         let name = &grant.shown;
-        if self.held.guard.is_released() {
-            let name = name.clone();
-            return Err(Error::Released { doing, name });
-        }
-        if let Some(loss) = grant.loss() {
-            let name = name.clone();
-            return Err(Error::Lost { name, loss });
-        }
+        guard.check(doing)?;
         let weigh = async |fence| {
             let params = WeighParams {
                 name: name.clone(),
@@ -317,7 +310,10 @@ impl RwHeld {
                 weight: weight(mode),
             };
             let weigh = async move |store: &mut dyn Store| store.permit_weigh(&params).await;
-            until_unlocked(core, name, doing, weigh).await
+            let subject = Subject::Lock(name.clone());
+            core.lanes
+                .until_unlocked((subject, name), doing, weigh)
+                .await
         };
         let mut weighed = weigh(grant.fence()).await?;
         // An upgrade whose answer is missing has given it another fence.
@@ -328,22 +324,10 @@ impl RwHeld {
             WeighOutcome::Done { fence, next } => {
                 core.queue.all_passed(&next);
                 // It may have been lost while the database was asked.
-                match grant.loss() {
-                    None => Ok(Some(fence)),
-                    Some(loss) => Err(Error::Lost {
-                        name: name.clone(),
-                        loss,
-                    }),
-                }
+                guard.check(doing).map(|()| Some(fence))
             }
             WeighOutcome::Full | WeighOutcome::Stale(_) => Ok(None),
-            WeighOutcome::Gone => {
-                grant.lose(Loss::TakenOver);
-                Err(Error::Lost {
-                    name: name.clone(),
-                    loss: grant.loss().unwrap_or(Loss::TakenOver),
-                })
-            }
+            WeighOutcome::Gone => Err(guard.taken_over()),
         }
     }
 }

@@ -16,9 +16,8 @@
 //!
 //! That of a [lease](super::lease). A waiter goes with the [session](crate::Builder::session_ttl) of its client.
 
-use super::until_unlocked::until_unlocked;
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Error, Kind, Share, check_capacity};
+use crate::model::{Error, Kind, Share, Subject, check_capacity};
 use crate::store::verbs::Store;
 use crate::store::verbs::permit::ResizeOutcome;
 use crate::store::verbs::row::wrong_kind;
@@ -183,7 +182,9 @@ impl Semaphore {
         let core = &self.lock.core;
         let (of, capacity) = (name.clone(), self.capacity);
         let resize = async move |store: &mut dyn Store| store.permit_resize(&of, capacity).await;
-        match until_unlocked(core, name, "change the capacity of", resize).await? {
+        let row = (Subject::Lock(name.clone()), name);
+        let doing = "change the capacity of";
+        match core.lanes.until_unlocked(row, doing, resize).await? {
             ResizeOutcome::Done { before, next } => {
                 core.queue.all_passed(&next);
                 Ok(before)

@@ -1,9 +1,11 @@
 //! Running work while locks are held.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::slice;
 use std::task::Poll;
+
+use futures_util::future::select_all;
 
 use super::Held;
 use crate::model::{Error, Loss, Name};
@@ -54,16 +56,7 @@ impl Held {
 /// Fails if one of the locks was released, or is lost.
 pub(super) fn check(held: &[Held], doing: &'static str) -> Result<(), Error> {
     for held in held {
-        let name = || held.name().clone();
-        if held.guard.is_released() {
-            return Err(Error::Released {
-                doing,
-                name: name(),
-            });
-        }
-        if let Some(loss) = held.loss() {
-            return Err(Error::Lost { name: name(), loss });
-        }
+        held.guard.check(doing)?;
     }
     Ok(())
 }
@@ -74,17 +67,7 @@ pub(super) async fn first_lost(held: &[Held]) -> (Name, Loss) {
         let loss = held.lost().await;
         (held.name().clone(), loss)
     });
-    first(lost.collect()).await
-}
-
-/// Resolves with the first of the futures that resolves.
-pub(super) async fn first<T>(futures: Vec<impl Future<Output = T>>) -> T {
-    let mut futures: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
-    poll_fn(|cx| {
-        let mut polls = futures.iter_mut().map(|future| future.as_mut().poll(cx));
-        polls.find(Poll::is_ready).unwrap_or(Poll::Pending)
-    })
-    .await
+    select_all(lost.map(Box::pin)).await.0
 }
 
 /// Runs `work` while all locks are held. When one is lost, drops `work` at its next await point.

@@ -14,7 +14,8 @@ use super::job::{Job, Reply};
 use super::lanes::{LaneHandle, Message, Report};
 use super::link::Way;
 use super::slow::{Order, SlowOp};
-use crate::model::{Error, Moment, Subject, Unfinished};
+use crate::model::{Error, Moment, Name, Subject, Unfinished};
+use crate::runtime::base::backoff;
 use crate::runtime::base::tasks::{TaskKind, Tasks};
 use crate::runtime::base::threads::LANES;
 use crate::runtime::base::timer::sleep_until;
@@ -197,6 +198,29 @@ impl Lanes {
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         self.answer(|reply| alone(head, verb, reply)).await
+    }
+
+    /// Runs a verb on a row again and again while a transaction has the row locked (`None`). It is done even when no
+    /// caller waits.
+    pub(crate) async fn until_unlocked<T: Send + 'static>(
+        &self,
+        (row, name): (Subject, &Name),
+        doing: &'static str,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<Option<T>, Fault> + Clone + Send + 'static,
+    ) -> Result<T, Error> {
+        let give_up = Moment::now() + self.operation_timeout;
+        let mut backoff = backoff::poll();
+        loop {
+            let head = JobHead::new(row.clone(), doing, Manner::Duty, self.progress());
+            if let Some(done) = self.run(head, verb.clone()).await? {
+                return Ok(done);
+            }
+            if give_up.has_passed() {
+                let name = name.clone();
+                return Err(Error::RowLocked { doing, name });
+            }
+            sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+        }
     }
 
     /// Runs a verb that changes nothing, on the connection for looks: a long look delays no other job.

@@ -98,6 +98,28 @@ impl Guard {
         !self.is_released() && self.grant.is_held()
     }
 
+    /// Fails if this guard was released, or its grant is lost.
+    pub(crate) fn check(&self, doing: &'static str) -> Result<(), Error> {
+        let name = || self.grant.shown.clone();
+        if self.is_released() {
+            let name = name();
+            return Err(Error::Released { doing, name });
+        }
+        match self.grant.loss() {
+            Some(loss) => Err(Error::Lost { name: name(), loss }),
+            None => Ok(()),
+        }
+    }
+
+    /// The row has another grant: this one is lost.
+    pub(crate) fn taken_over(&self) -> Error {
+        self.grant.lose(Loss::TakenOver);
+        Error::Lost {
+            name: self.grant.shown.clone(),
+            loss: self.grant.loss().unwrap_or(Loss::TakenOver),
+        }
+    }
+
     /// How the grant was lost, if that was before the release of this guard.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.released

@@ -6,9 +6,6 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::model::{Error, Loss, Moment, ReleaseOutcome, Subject};
-use crate::runtime::base::backoff;
-use crate::runtime::base::timer::sleep_until;
-use crate::runtime::batch::head::{JobHead, Manner};
 use crate::runtime::held::guard::Guard;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
@@ -21,15 +18,7 @@ impl Guard {
         // The fences that were reserved for other tasks are smaller: the grant is not handed on any more.
         grant.may_be_pinned.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.is_released() {
-            let name = grant.shown.clone();
-            let doing = "raise the fence of";
-            return Err(Error::Released { doing, name });
-        }
-        if let Some(loss) = grant.loss() {
-            let name = grant.shown.clone();
-            return Err(Error::Lost { name, loss });
-        }
+        self.check("raise the fence of")?;
         let params = RaiseParams {
             name: grant.name.clone(),
             grant_id: grant.id,
@@ -39,10 +28,7 @@ impl Guard {
             store.hold_raise(&params).await
         });
         let Some(raised) = raised.await? else {
-            grant.lose(Loss::TakenOver);
-            let name = grant.shown.clone();
-            let loss = grant.loss().unwrap_or(Loss::TakenOver);
-            return Err(Error::Lost { name, loss });
+            return Err(self.taken_over());
         };
         // Another task may have raised it further meanwhile.
         grant.set_fence(raised);
@@ -99,25 +85,20 @@ impl Guard {
     async fn change<T: Send + 'static>(
         &self,
         doing: &'static str,
-        verb: impl AsyncFnMut(&mut dyn Store) -> Result<HoldOutcome<T>, Fault> + Clone + Send + 'static,
+        mut verb: impl AsyncFnMut(&mut dyn Store) -> Result<HoldOutcome<T>, Fault>
+        + Clone
+        + Send
+        + 'static,
     ) -> Result<Option<T>, Error> {
-        let (lanes, grant) = (self.lanes(), self.grant());
-        let progress = lanes.progress();
-        let mut backoff = backoff::poll();
-        loop {
-            let subject = Subject::of_row(&grant.name);
-            let head = JobHead::new(subject, doing, Manner::Duty, progress);
-            match lanes.run(head, verb.clone()).await? {
-                HoldOutcome::Done(done) => return Ok(Some(done)),
-                HoldOutcome::Gone => return Ok(None),
-                HoldOutcome::Locked if progress.give_up.has_passed() => {
-                    let name = grant.shown.clone();
-                    return Err(Error::RowLocked { doing, name });
-                }
-                HoldOutcome::Locked => {
-                    sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
-                }
-            }
-        }
+        let grant = self.grant();
+        let row = (Subject::of_row(&grant.name), &grant.shown);
+        let verb = async move |store: &mut dyn Store| {
+            Ok(match verb(store).await? {
+                HoldOutcome::Done(done) => Some(Some(done)),
+                HoldOutcome::Gone => Some(None),
+                HoldOutcome::Locked => None,
+            })
+        };
+        self.lanes().until_unlocked(row, doing, verb).await
     }
 }
