@@ -212,7 +212,6 @@ impl Lane {
     /// Waits for work and takes in all of it. False: no work will come any more.
     async fn gather(&mut self) -> bool {
         loop {
-            self.post.deliver_in_time();
             self.take_in();
             self.report_in_time();
             if self.has_ended() {
@@ -221,9 +220,9 @@ impl Lane {
             if !self.pending.is_idle() {
                 return true;
             }
+            self.post.deliver();
             let wakes_at = self.pending.wakes_at().into_iter();
-            let wakes_at = wakes_at.chain(self.reports_at());
-            match wakes_at.chain(self.post.late_at()).min() {
+            match wakes_at.chain(self.reports_at()).min() {
                 None => match self.queue.recv().await {
                     Some(message) => self.arrive(message),
                     None => return false,

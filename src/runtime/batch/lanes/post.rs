@@ -4,29 +4,24 @@
 //! processor from the lane for one answer. So the answers of a statement go to that runtime as one task, which wakes
 //! the callers.
 //!
-//! No caller depends on that task: workers may be blocked, and runtimes end. If the task does not run within a
-//! millisecond, the lane delivers. It also delivers before it answers a flush or a shutdown: an answer whose caller
-//! has gone drops a guard, and that sends a release.
+//! No caller depends on that task: workers may be blocked, and runtimes end. So the lane delivers what is left while
+//! it waits: for the answer to the next statement, or for work. It also delivers before it answers a flush or a
+//! shutdown: an answer whose caller has gone drops a guard, and that sends a release.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::task::Poll;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::select;
 
-use crate::model::Moment;
-use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::job::Answer;
 
 /// From so many answers on, they are worth a task.
 pub(super) const MANY: usize = 8;
-
-/// How long the lane relies on another runtime.
-const LATE: Duration = Duration::from_millis(1);
 
 /// The runtime on which the callers of a lane wait.
 #[derive(Debug, Default)]
@@ -67,8 +62,6 @@ pub(super) struct Post {
     letter: Option<Letter>,
     /// Read while an answer is being delivered, of this letter or of an earlier one.
     delivering: Arc<RwLock<()>>,
-    /// When the lane no longer relies on that runtime.
-    pub(super) late_at: Option<Moment>,
 }
 
 impl Post {
@@ -85,7 +78,6 @@ impl Post {
         let delivery = Delivery(letter.clone());
         home.spawn(async move { drop(delivery) });
         self.letter = Some(letter);
-        self.late_at = Some(Moment::now() + LATE);
     }
 
     /// Delivers what nobody has begun to deliver.
@@ -93,7 +85,6 @@ impl Post {
         if let Some(letter) = self.letter.take() {
             letter.deliver();
         }
-        self.late_at = None;
     }
 
     /// Delivers, and waits for answers that others are delivering. Afterwards all callers have their answers.
@@ -102,32 +93,15 @@ impl Post {
         drop(self.delivering.write());
     }
 
-    /// When the lane has to deliver; `None`: all is delivered.
-    pub(super) fn late_at(&self) -> Option<Moment> {
-        let letter = self.letter.as_ref();
-        let late_at = self.late_at;
-        late_at.filter(|_| letter.is_some_and(|letter| !letter.is_delivered()))
-    }
-
-    pub(super) fn deliver_in_time(&mut self) {
-        if self.late_at().is_some_and(Moment::has_passed) {
-            self.deliver();
-        }
-    }
-
-    /// Awaits `work`, and delivers in time.
+    /// Awaits `work`, and delivers after its first step: the statement is on its way then.
     pub(super) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let Some(late_at) = self.late_at() else {
-            return work.await;
-        };
         let mut work = pin!(work);
-        select! {
-            biased;
-            done = &mut work => return done,
-            () = sleep_until(late_at) => {}
-        }
+        let begun = poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await;
         self.deliver();
-        work.await
+        match begun {
+            Poll::Ready(done) => done,
+            Poll::Pending => work.await,
+        }
     }
 }
 
@@ -142,10 +116,6 @@ struct Letter {
 impl Letter {
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Answer>> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_delivered(&self) -> bool {
-        self.waiting().is_empty()
     }
 
     fn deliver(&self) {
@@ -182,6 +152,8 @@ pub(super) mod tests {
     use std::thread::{self, ThreadId};
 
     use tokio::runtime::{Builder, Runtime};
+
+    use std::time::Duration;
 
     use super::*;
 
@@ -269,27 +241,19 @@ pub(super) mod tests {
     #[tokio::test]
     async fn a_blocked_home_keeps_no_answer() {
         let home = Blocked::new();
-        for beside in [true, false] {
-            let (answers, threads) = answers(MANY);
-            let mut post = Post::default();
-            post.send(answers, Some(home.handle().clone()));
-            assert!(threads.try_recv().is_err());
-            if beside {
-                let arrived = async {
-                    while threads.try_recv().is_err() {
-                        tokio::task::yield_now().await;
-                    }
-                };
-                // The work ends only when the answers are delivered beside it.
-                let beside = tokio::time::timeout(PATIENCE, post.beside(arrived));
-                beside.await.expect("they are delivered");
-            } else {
-                sleep_until(post.late_at().unwrap()).await;
-                post.deliver_in_time();
-                assert!(threads.try_recv().is_ok());
+        let (answers, threads) = answers(MANY);
+        let mut post = Post::default();
+        post.send(answers, Some(home.handle().clone()));
+        assert!(threads.try_recv().is_err());
+        let arrived = async {
+            while threads.try_recv().is_err() {
+                tokio::task::yield_now().await;
             }
-            assert_eq!(threads.try_iter().count(), MANY - 1);
-        }
+        };
+        // The work ends only when the answers are delivered beside it.
+        let beside = tokio::time::timeout(PATIENCE, post.beside(arrived));
+        beside.await.expect("they are delivered");
+        assert_eq!(threads.try_iter().count(), MANY - 1);
     }
 
     #[test]
