@@ -11,21 +11,9 @@ pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
         attempt: 1,
         abandoned: 1,
         max_attempts: 3,
-        attempt_id: uuid::Uuid::nil(),
         holder: "a test".into(),
         fingerprint: vec![0; 32],
-        bound: false,
-        open_step: None,
-        content_type: None,
-        outcome: None,
-        outcome_size: None,
-        began_at: 0,
-        attempted_at: 0,
-        lease_until: 0,
-        done_at: None,
-        lease_left: 0,
-        retain_left: None,
-        forget_left: None,
+        ..RecordRow::default()
     }
 }
 

@@ -1,4 +1,5 @@
-//! The GRANT statements with which an administrator gives a user the rights that rowlock needs.
+//! The tables with their columns, and the GRANT statements with which an administrator gives a user the rights that
+//! rowlock needs.
 
 use super::engines;
 
@@ -15,6 +16,22 @@ pub(crate) const TABLES: [&str; 10] = [
     "rowlock_run",
     "rowlock_schema_history",
 ];
+
+/// Reads every column of every table that all engines have, without a row.
+pub(crate) const EVERY_COLUMN: &str = concat!(
+    "SELECT ",
+    "l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, l.waiters, \
+     l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, ",
+    crate::store::verbs::record::every_record_column!(),
+    ", s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
+     t.scope, t.token, t.issued_at, t.expires_at, o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
+     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \
+     x.grant_id, x.held_grant, x.name, x.position, x.owner, \
+     q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message",
+    " FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, \
+     rowlock_form_token t, rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x, rowlock_run q \
+     WHERE 1 = 0"
+);
 
 pub(crate) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
 

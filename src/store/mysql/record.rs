@@ -7,51 +7,66 @@
 //! just afterwards; the lane's time-out bounds the wait for that transaction.)
 
 use async_trait::async_trait;
-use sqlx::{Connection, MySqlConnection, Row};
+use sqlx::{Connection, MySqlConnection};
 
 use super::grant_rule::may_grant;
-use super::statement::{fill, hex, quoted, read_alone};
+use super::statement::{fill, hex, quoted, read_as};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, RecordRow, RecordStore,
-    record_row,
+    plain_columns,
 };
 use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::time::micros;
 
-const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), LENGTH(r.outcome)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (
+/// Reads records. Times are in microseconds.
+macro_rules! read_records {
+    ($outcome:literal, $from:literal) => {
+        concat!(
+            "SELECT ",
+            plain_columns!(),
+            ", CONVERT(r.open_step USING utf8mb4) AS open_step,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at) AS began_at,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at) AS attempted_at,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until) AS lease_until,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at) AS done_at,
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until) AS lease_left,
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until) AS retain_left,
+       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at) AS forget_left, ",
+            $outcome,
+            " FROM ",
+            $from
+        )
+    };
+}
+pub(super) use read_records;
+
+macro_rules! read {
+    ($from:literal) => {
+        read_records!(
+            "IF(LENGTH(r.outcome) <= ?, r.outcome, NULL) AS outcome, LENGTH(r.outcome) AS outcome_size",
+            $from
+        )
+    };
+}
+
+const READ: &str = read!(
+    "JSON_TABLE(?, '$[*]' COLUMNS (
     scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
     k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
 )) a
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)";
+    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)"
+);
 
 /// [`READ`] for a single key.
-const READ_ONE: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, IF(LENGTH(r.outcome) <= ?, r.outcome, NULL),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), LENGTH(r.outcome)
-FROM rowlock_idempotency r
-WHERE r.scope = ? AND r.idempotency_key = ?";
+const READ_ONE: &str = read!(
+    "rowlock_idempotency r
+WHERE r.scope = ? AND r.idempotency_key = ?"
+);
 
 const PROBE: &str = "
 SELECT r.attempt
@@ -217,9 +232,7 @@ impl RecordStore for MySqlConnection {
             ),
             _ => fill(READ, &[largest.to_string(), quoted(&json::keys(keys))]),
         };
-        let rows = read_alone(self, &read).await?;
-        let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(RecordRow::in_order(rows?, keys))
+        Ok(RecordRow::in_order(read_as(self, &read).await?, keys))
     }
 
     /// Whether another transaction has the key locked, or is making its record.

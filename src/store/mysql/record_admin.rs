@@ -1,29 +1,22 @@
 //! Idempotency records for administrators: the statements.
 
 use async_trait::async_trait;
-use sqlx::{Connection, MySqlConnection, Row};
+use sqlx::{Connection, MySqlConnection};
 
-use super::statement::{fill, hex, read_alone, text};
+use super::record::read_records;
+use super::statement::{fill, hex, read_as, text};
 use super::step;
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{RecordRow, record_row};
+use crate::store::verbs::record::{RecordRow, plain_columns};
 use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
 use crate::store::verbs::time::to_micros;
 
-/// The columns of a record, without its outcome. The filter is the rule of
+/// Records without their outcomes. The filter is the rule of
 /// [`state_now`](crate::store::verbs::record::RecordRow::state_now).
-const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, CONVERT(r.open_step USING utf8mb4), r.content_type, NULL,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.began_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.attempted_at),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', r.done_at),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.lease_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.retain_until),
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), r.forget_at), NULL
-FROM rowlock_idempotency r
+const LIST: &str = read_records!(
+    "NULL AS outcome, NULL AS outcome_size",
+    "rowlock_idempotency r
 WHERE (? IS NULL OR r.scope = ?)
   AND (? IS NULL OR ? = CASE
         WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
@@ -34,7 +27,8 @@ WHERE (? IS NULL OR r.scope = ?)
         WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
         ELSE r.state END)
 ORDER BY r.scope, r.idempotency_key
-LIMIT ?";
+LIMIT ?"
+);
 
 /// Locks the record, so that the statement that changes it never waits.
 const LOCK: &str = "
@@ -75,9 +69,7 @@ impl RecordAdminStore for MySqlConnection {
         let state = filter.state.map_or_else(null, |state| text(state.name()));
         let limit = filter.limit.to_string();
         let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
-        let rows = read_alone(self, &list).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(rows?)
+        Ok(read_as(self, &list).await?)
     }
 
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {

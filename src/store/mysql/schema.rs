@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::connect::{is_in_galera, switch};
 use super::statement::read_alone;
 use crate::model::{Engine, FaultKind};
-use crate::store::driver::grants::{RIGHTS, TABLES, identifier};
+use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
 use crate::store::verbs::fault::Fault;
@@ -40,21 +40,6 @@ pub(crate) fn grants(user: &str, database: &str) -> String {
         TABLES.map(|table| format!("GRANT {RIGHTS} ON {database}.{table} TO '{user}'@'%';"));
     grants.join(" ")
 }
-
-/// Every column of every table.
-const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
-     r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
-     r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
-     r.retain_until, r.forget_at, r.clean_at, \
-     s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
-     t.scope, t.token, t.issued_at, t.expires_at, \
-     o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
-     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \
-     x.grant_id, x.held_grant, x.name, x.position, x.owner, \
-     q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message \
-     FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
-     rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x, rowlock_run q WHERE 1 = 0";
 
 const RELAXED: &str = "
 SELECT CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(IF(@@log_bin, @@sync_binlog, 1) AS SIGNED)";
@@ -89,7 +74,7 @@ impl SchemaStore for MySqlConnection {
     }
 
     async fn check_tables(&mut self) -> Result<bool, Fault> {
-        read_alone(self, ALL_COLUMNS).await?;
+        read_alone(self, EVERY_COLUMN).await?;
         Ok(true)
     }
 

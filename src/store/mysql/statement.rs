@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
-use sqlx::{AssertSqlSafe, Either, Executor, MySqlConnection};
+use sqlx::{AssertSqlSafe, Either, Executor, FromRow, MySqlConnection};
 
 use super::fault::is_lock_time_out;
 use crate::model::FaultKind;
@@ -110,6 +110,18 @@ pub(super) async fn read_alone(
     read: &str,
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
     in_one_transaction(conn, read).await
+}
+
+/// [`read_alone`], as values.
+pub(super) async fn read_as<T>(
+    conn: &mut MySqlConnection,
+    read: &str,
+) -> Result<Vec<T>, sqlx::Error>
+where
+    T: for<'r> FromRow<'r, MySqlRow>,
+{
+    let rows = read_alone(conn, read).await?;
+    rows.iter().map(T::from_row).collect()
 }
 
 /// Runs statements in a transaction of their own, in one round trip (not on a cluster). Returns the rows of all of

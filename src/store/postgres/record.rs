@@ -9,7 +9,7 @@
 //! the whole table, and is kept until statistics are gathered.
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, Row};
+use sqlx::PgConnection;
 
 use super::grant_rule::may_grant;
 use super::{query, query_as, query_scalar};
@@ -18,23 +18,37 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordRow,
-    RecordStore, record_row,
+    RecordStore, plain_columns,
 };
 use crate::store::verbs::time::{micros, to_micros};
 
-const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, r.open_step, r.content_type, CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END,
-       (extract(epoch FROM r.began_at) * 1000000)::bigint,
-       (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
-       (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       (extract(epoch FROM r.done_at) * 1000000)::bigint,
-       (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint,
-       octet_length(r.outcome)::bigint
-FROM (SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
-JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key";
+/// Reads records. Times are in microseconds.
+macro_rules! read_records {
+    ($outcome:literal, $from:literal) => {
+        concat!(
+            "SELECT ",
+            plain_columns!(),
+            ", r.open_step,
+       (extract(epoch FROM r.began_at) * 1000000)::bigint AS began_at,
+       (extract(epoch FROM r.attempted_at) * 1000000)::bigint AS attempted_at,
+       (extract(epoch FROM r.lease_until) * 1000000)::bigint AS lease_until,
+       (extract(epoch FROM r.done_at) * 1000000)::bigint AS done_at,
+       (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint AS lease_left,
+       (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint AS retain_left,
+       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint AS forget_left, ",
+            $outcome,
+            " FROM ",
+            $from
+        )
+    };
+}
+pub(super) use read_records;
+
+const READ: &str = read_records!(
+    "CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END AS outcome, octet_length(r.outcome)::bigint AS outcome_size",
+    "(SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
+JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key"
+);
 
 const CLAIM_NEW: &str = concat!(
     "
@@ -191,14 +205,13 @@ impl RecordStore for PgConnection {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
-        let rows = query(READ)
+        let rows = query_as(READ)
             .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
             .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
             .bind(i64::try_from(largest).unwrap_or(i64::MAX))
             .fetch_all(self)
             .await?;
-        let rows: Result<Vec<RecordRow>, _> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(RecordRow::in_order(rows?, keys))
+        Ok(RecordRow::in_order(rows, keys))
     }
 
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {

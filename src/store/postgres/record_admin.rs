@@ -1,28 +1,21 @@
 //! Idempotency records for administrators: the statements.
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, Row};
+use sqlx::PgConnection;
 
-use super::query;
+use super::record::read_records;
+use super::{query, query_as};
 use crate::model::{Outcome, RecordState};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{RecordRow, record_row};
+use crate::store::verbs::record::{RecordRow, plain_columns};
 use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
 use crate::store::verbs::time::to_micros;
 
-/// The columns of a record, without its outcome. The filter is the rule of
+/// Records without their outcomes. The filter is the rule of
 /// [`state_now`](crate::store::verbs::record::RecordRow::state_now).
-const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, r.open_step, r.content_type, NULL::bytea,
-       (extract(epoch FROM r.began_at) * 1000000)::bigint,
-       (extract(epoch FROM r.attempted_at) * 1000000)::bigint,
-       (extract(epoch FROM r.lease_until) * 1000000)::bigint,
-       (extract(epoch FROM r.done_at) * 1000000)::bigint,
-       (extract(epoch FROM r.lease_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.retain_until - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM r.forget_at - clock_timestamp()) * 1000000)::bigint, NULL::bigint
-FROM rowlock_idempotency r
+const LIST: &str = read_records!(
+    "NULL::bytea AS outcome, NULL::bigint AS outcome_size",
+    "rowlock_idempotency r
 WHERE ($1::bytea IS NULL OR r.scope = $1)
   AND ($2::text IS NULL OR $2 = CASE
         WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
@@ -33,7 +26,8 @@ WHERE ($1::bytea IS NULL OR r.scope = $1)
         WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
         ELSE r.state END)
 ORDER BY r.scope, r.idempotency_key
-LIMIT $3";
+LIMIT $3"
+);
 
 const TO_UNKNOWN: &str = "
 UPDATE rowlock_idempotency r SET state = 'unknown', forget_at = NULL, clean_at = NULL
@@ -80,14 +74,12 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 #[async_trait]
 impl RecordAdminStore for PgConnection {
     async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
-        let rows = query(LIST)
+        Ok(query_as(LIST)
             .bind(filter.scope.as_deref())
             .bind(filter.state.map(RecordState::name))
             .bind(i64::from(filter.limit))
             .fetch_all(self)
-            .await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(rows?)
+            .await?)
     }
 
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {

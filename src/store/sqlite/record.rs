@@ -4,7 +4,7 @@
 //! set to end one later.
 
 use async_trait::async_trait;
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::quarantine::is_quarantined;
 use super::writing::{durably, in_a_transaction};
@@ -13,16 +13,31 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordRow,
-    RecordStore, record_row,
+    RecordStore, plain_columns,
 };
 use crate::store::verbs::time::{micros, to_micros};
 
-const READ: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, r.open_step, r.content_type, CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END, r.began_at, r.attempted_at, r.lease_until, r.done_at,
-       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, length(r.outcome)
-FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE r.scope = ?1 AND r.idempotency_key = ?2";
+/// The columns of a record, but its outcome, at the time `now.us`.
+macro_rules! read_records {
+    ($outcome:literal, $from:literal) => {
+        concat!(
+            "SELECT ",
+            plain_columns!(),
+            ", r.open_step, r.began_at, r.attempted_at, r.lease_until, r.done_at, r.lease_until - now.us - 1000 AS lease_left,
+       r.retain_until - now.us AS retain_left, r.forget_at - now.us AS forget_left, ",
+            $outcome,
+            " FROM ",
+            $from
+        )
+    };
+}
+pub(super) use read_records;
+
+const READ: &str = read_records!(
+    "CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END AS outcome, length(r.outcome) AS outcome_size",
+    "rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE r.scope = ?1 AND r.idempotency_key = ?2"
+);
 
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
@@ -189,13 +204,12 @@ async fn read_one(
     key: &RecordKey,
     largest: usize,
 ) -> Result<Option<RecordRow>, sqlx::Error> {
-    let row = sqlx::query(READ)
+    sqlx::query_as(READ)
         .bind(key.scope())
         .bind(key.key())
         .bind(i64::try_from(largest).unwrap_or(i64::MAX))
         .fetch_optional(conn)
-        .await?;
-    row.map(|row| record_row!(row)).transpose()
+        .await
 }
 
 /// Returns the attempt's number, if the claim succeeded.

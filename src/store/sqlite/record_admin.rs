@@ -1,23 +1,22 @@
 //! Idempotency records for administrators: the statements.
 
 use async_trait::async_trait;
-use sqlx::{Row, SqliteConnection};
+use sqlx::SqliteConnection;
 
+use super::record::read_records;
 use super::step;
 use super::writing::durably;
 use crate::model::{Outcome, RecordState};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{RecordRow, record_row};
+use crate::store::verbs::record::{RecordRow, plain_columns};
 use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
 use crate::store::verbs::time::to_micros;
 
-/// The columns of a record, without its outcome. The filter is the rule of
+/// Records without their outcomes. The filter is the rule of
 /// [`state_now`](crate::store::verbs::record::RecordRow::state_now).
-const LIST: &str = "
-SELECT r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint,
-       r.bound, r.open_step, r.content_type, NULL, r.began_at, r.attempted_at, r.lease_until, r.done_at,
-       r.lease_until - now.us - 1000, r.retain_until - now.us, r.forget_at - now.us, NULL
-FROM rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+const LIST: &str = read_records!(
+    "NULL AS outcome, NULL AS outcome_size",
+    "rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE (?1 IS NULL OR r.scope = ?1)
   AND (?2 IS NULL OR ?2 = CASE
         WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
@@ -28,7 +27,8 @@ WHERE (?1 IS NULL OR r.scope = ?1)
         WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
         ELSE r.state END)
 ORDER BY r.scope, r.idempotency_key
-LIMIT ?3";
+LIMIT ?3"
+);
 
 const TO_UNKNOWN: &str = "
 UPDATE rowlock_idempotency SET state = 'unknown', forget_at = NULL, clean_at = NULL
@@ -59,14 +59,12 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
 #[async_trait]
 impl RecordAdminStore for SqliteConnection {
     async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
-        let rows = sqlx::query(LIST)
+        Ok(sqlx::query_as(LIST)
             .bind(filter.scope.as_deref())
             .bind(filter.state.map(RecordState::name))
             .bind(i64::from(filter.limit))
             .fetch_all(self)
-            .await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(|row| record_row!(row)).collect();
-        Ok(rows?)
+            .await?)
     }
 
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {

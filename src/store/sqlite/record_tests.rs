@@ -1,6 +1,6 @@
 //! What the verbs for records rely on, in a real file.
 
-use sqlx::Connection;
+use sqlx::{Connection, Row};
 
 use super::*;
 use crate::store::sqlite::step;

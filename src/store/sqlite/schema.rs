@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::connect;
 use crate::model::Engine;
-use crate::store::driver::grants::RIGHTS;
+use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS};
 use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
 use crate::store::verbs::fault::Fault;
@@ -36,21 +36,6 @@ pub(crate) fn grants(_user: &str, _database: &str) -> String {
 
 /// Earlier ones can corrupt a database when the WAL is reset (sqlite.org/wal.html, section 11).
 const OLDEST: (u32, u32, u32) = (3, 51, 3);
-
-/// Every column of every table.
-const ALL_COLUMNS: &str = "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, \
-     l.waiters, l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, \
-     r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, r.fingerprint, r.bound, \
-     r.open_step, r.open_step_number, r.content_type, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
-     r.retain_until, r.forget_at, r.clean_at, \
-     s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
-     t.scope, t.token, t.issued_at, t.expires_at, \
-     o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
-     w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \
-     x.grant_id, x.held_grant, x.name, x.position, x.owner, \
-     q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message \
-     FROM rowlock_lock l, rowlock_database d, rowlock_idempotency r, rowlock_idempotency_step s, rowlock_form_token t, \
-     rowlock_session o, rowlock_waiter w, rowlock_waiting_owner x, rowlock_run q WHERE 1 = 0";
 
 #[async_trait]
 impl SchemaStore for SqliteConnection {
@@ -95,7 +80,7 @@ impl SchemaStore for SqliteConnection {
     }
 
     async fn check_tables(&mut self) -> Result<bool, Fault> {
-        sqlx::query(ALL_COLUMNS).fetch_optional(self).await?;
+        sqlx::query(EVERY_COLUMN).fetch_optional(self).await?;
         Ok(true)
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
 use super::fault::Fault;
@@ -155,6 +156,7 @@ pub(crate) enum FinishOutcome {
 /// The columns of a row, unchecked. Times left are microseconds by the database's clock when the row was read; other
 /// times are microseconds since 1970-01-01 UTC.
 #[derive(Debug, Clone)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct RecordRow {
     pub(crate) scope: Vec<u8>,
     pub(crate) key: Vec<u8>,
@@ -324,33 +326,64 @@ impl<'a> From<&'a RecordEnd> for EndColumns<'a> {
     }
 }
 
-/// Reads the row of a record from the columns that every engine selects in this order.
-macro_rules! record_row {
-    ($row:expr) => {{
-        let row = $row;
-        Ok::<_, sqlx::Error>($crate::store::verbs::record::RecordRow {
-            scope: row.try_get(0)?,
-            key: row.try_get(1)?,
-            state: $crate::store::verbs::record_state::KeptState::parse(row.try_get(2)?),
-            attempt: row.try_get(3)?,
-            abandoned: row.try_get(4)?,
-            max_attempts: row.try_get(5)?,
-            attempt_id: row.try_get(6)?,
-            holder: row.try_get(7)?,
-            fingerprint: row.try_get(8)?,
-            bound: row.try_get(9)?,
-            open_step: row.try_get(10)?,
-            content_type: row.try_get(11)?,
-            outcome: row.try_get::<Option<Vec<u8>>, _>(12)?.map(Into::into),
-            began_at: row.try_get(13)?,
-            attempted_at: row.try_get(14)?,
-            lease_until: row.try_get(15)?,
-            done_at: row.try_get(16)?,
-            lease_left: row.try_get(17)?,
-            retain_left: row.try_get(18)?,
-            forget_left: row.try_get(19)?,
-            outcome_size: row.try_get(20)?,
-        })
-    }};
+/// The columns that every engine reads as they are.
+macro_rules! plain_columns {
+    () => {
+        "r.scope, r.idempotency_key, r.state, r.attempt, r.abandoned, r.max_attempts, r.attempt_id, r.holder, \
+         r.fingerprint, r.bound, r.content_type"
+    };
 }
-pub(crate) use record_row;
+pub(crate) use plain_columns;
+
+/// Every column of the table.
+macro_rules! every_record_column {
+    () => {
+        concat!(
+            $crate::store::verbs::record::plain_columns!(),
+            ", r.open_step, r.open_step_number, r.outcome, r.began_at, r.attempted_at, r.lease_until, r.done_at, \
+             r.retain_until, r.forget_at, r.clean_at"
+        )
+    };
+}
+pub(crate) use every_record_column;
+
+/// Reads the columns by their names. [`plain_columns`] and the engine's `read_records!` have them.
+impl<'r, R: Row> FromRow<'r, R> for RecordRow
+where
+    &'static str: ColumnIndex<R>,
+    &'r str: Decode<'r, R::Database> + Type<R::Database>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+    Uuid: Decode<'r, R::Database> + Type<R::Database>,
+    bool: Decode<'r, R::Database> + Type<R::Database>,
+    i32: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            scope: row.try_get("scope")?,
+            key: row.try_get("idempotency_key")?,
+            state: KeptState::parse(row.try_get("state")?),
+            attempt: row.try_get("attempt")?,
+            abandoned: row.try_get("abandoned")?,
+            max_attempts: row.try_get("max_attempts")?,
+            attempt_id: row.try_get("attempt_id")?,
+            holder: row.try_get("holder")?,
+            fingerprint: row.try_get("fingerprint")?,
+            bound: row.try_get("bound")?,
+            open_step: row.try_get("open_step")?,
+            content_type: row.try_get("content_type")?,
+            outcome: row
+                .try_get::<Option<Vec<u8>>, _>("outcome")?
+                .map(Into::into),
+            outcome_size: row.try_get("outcome_size")?,
+            began_at: row.try_get("began_at")?,
+            attempted_at: row.try_get("attempted_at")?,
+            lease_until: row.try_get("lease_until")?,
+            done_at: row.try_get("done_at")?,
+            lease_left: row.try_get("lease_left")?,
+            retain_left: row.try_get("retain_left")?,
+            forget_left: row.try_get("forget_left")?,
+        })
+    }
+}

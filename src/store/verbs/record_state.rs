@@ -4,6 +4,7 @@ use crate::model::RecordState;
 
 /// The column `state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) enum KeptState {
     Running,
     Free,
@@ -11,6 +12,7 @@ pub(crate) enum KeptState {
     Unknown,
     Expired,
     /// None of these: the row was edited by hand.
+    #[cfg_attr(test, default)]
     Damaged,
 }
 
