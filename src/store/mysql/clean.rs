@@ -1,13 +1,12 @@
 //! Cleaning: the statements.
 
 use async_trait::async_trait;
-use sqlx::{Connection, FromRow, MySqlConnection, Row};
+use sqlx::{Connection, MySqlConnection, Row};
 
 use super::permit_reclaim::crashed_text;
 use super::permit_text::{Reclaim, pass_text};
 use super::record::{REMOVE, REMOVE_STEPS};
-use super::statement::transact;
-use super::statement::{fill, hex, read_alone};
+use super::statement::{fill, hex, read_alone, read_as, transact};
 use crate::model::{Name, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
@@ -170,8 +169,7 @@ async fn look(
 ) -> Result<Vec<(Vec<u8>, bool, bool, Option<bool>)>, sqlx::Error> {
     let old = to_micros(IDLE).to_string();
     let seen = fill(SEEN, &[old.clone(), old, hex(after), limit.to_string()]);
-    let seen = read_alone(conn, &seen).await?;
-    seen.iter().map(FromRow::from_row).collect()
+    read_as(conn, &seen).await
 }
 
 /// Reclaims the permits of those of the names whose holders have crashed. Returns whether there was one.

@@ -1,13 +1,12 @@
 //! The search for deadlocks: the statements.
 
 use async_trait::async_trait;
-use sqlx::mysql::MySqlRow;
-use sqlx::{Connection, FromRow, MySqlConnection};
+use sqlx::{Connection, MySqlConnection};
 use uuid::Uuid;
 
-use super::statement::{fill, quoted, read_alone};
+use super::statement::{fill, quoted, read_as};
 use crate::store::driver::json;
-use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellParams};
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, PAGE, TellParams};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::LookParams;
 
@@ -89,10 +88,7 @@ impl DeadlockStore for MySqlConnection {
 
     async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
         let edges = fill(EDGES, &[quoted(&json::looks(all))]);
-        let rows: Vec<MySqlRow> = read_alone(self, &edges).await?;
-        let edge = |row| Ok(Edge::from(EdgeColumns::from_row(row)?));
-        let edges: Result<_, sqlx::Error> = rows.iter().map(edge).collect();
-        Ok(edges?)
+        Ok(read_as(self, &edges).await?)
     }
 
     async fn deadlock_clean(&mut self, limit: u32) -> Result<(), Fault> {

@@ -17,11 +17,12 @@ use sqlx::{MySqlConnection, Row};
 
 use super::grant_rule::freed;
 use super::lease_text::{LONGEST, names, take_alike, take_text};
-use super::lock_row::{Rows, found};
+use super::lock_row::found;
 use super::statement::{fill, hex, in_one_transaction, is_in_cluster};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::TakeParams;
 use crate::store::verbs::release::ReleaseParams;
+use crate::store::verbs::row::Rows;
 
 const LOCK_MINE: &str = "
 SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock f FORCE INDEX (PRIMARY)

@@ -29,8 +29,7 @@ use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes, wait_text};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
-    FURTHEST_AHEAD, InTxStore, PinBy, PinOutcome, PinParams, ToldColumns, TxParams, TxReply,
-    TxTaken, TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinBy, PinOutcome, PinParams, TxParams, TxReply, TxTaken, TxWaited,
 };
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::micros;
@@ -262,11 +261,8 @@ impl InTxStore for MySqlConnection {
     }
 
     async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
-        let row: Option<ToldColumns> = sqlx::query_as(ROW)
-            .bind(name.as_bytes())
-            .fetch_optional(self)
-            .await?;
-        Ok(row.into())
+        let row = sqlx::query_as(ROW).bind(name.as_bytes());
+        Ok(row.fetch_optional(self).await?.unwrap_or_default())
     }
 }
 

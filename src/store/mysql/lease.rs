@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::exchange::{exchange, release_all};
 use super::grant_rule::{freed, may_grant};
 use super::lease_text::leanest_take_text;
-use super::lock_row::{Rows, found, is_duplicate, read, read_text, row_columns, row_ends};
+use super::lock_row::{found, is_duplicate, read, read_text, row_columns, row_ends};
 use super::statement::{fill, quoted, write_and_read};
 use crate::model::Name;
 use crate::store::driver::json;
@@ -30,7 +30,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::{LockRow, Rows};
 use crate::store::verbs::time::micros;
 
 /// For names without a row. A duplicate raises an error, which is caught; ON DUPLICATE KEY UPDATE would deadlock on
@@ -251,12 +251,12 @@ impl LeaseStore for MySqlConnection {
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
         let mut tx = sqlx::Connection::begin(self).await?;
-        let held: Option<LockColumns> = sqlx::query_as(LOCK_HELD)
+        let held: Option<LockRow> = sqlx::query_as(LOCK_HELD)
             .bind(name.as_bytes())
             .bind(seen)
             .fetch_optional(&mut *tx)
             .await?;
-        let Some(held) = held.map(LockRow::from) else {
+        let Some(held) = held else {
             tx.rollback().await?;
             return Ok(None);
         };

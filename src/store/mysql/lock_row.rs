@@ -1,19 +1,17 @@
 //! The rows of locks: the statements that read and make them.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::grant_rule::freed;
-use super::statement::{fill, hex, quoted, read_alone};
+use super::statement::{fill, hex, quoted, read_as};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::classify::classify;
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::{LockRow, Rows};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -127,28 +125,20 @@ FOR UPDATE SKIP LOCKED";
 
 const FORGET: &str = "DELETE FROM rowlock_lock WHERE name = ?";
 
-/// Rows by name, as READ finds them.
-pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
-
 #[async_trait]
 impl LockRowStore for MySqlConnection {
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
         let keys = [hex(name.as_bytes()), hex(&end_of(name))];
-        let rows = read_alone(self, &fill(INSPECT, &keys)).await?;
-        Ok(rows.first().map(lock_row).transpose()?)
+        Ok(read_as(self, &fill(INSPECT, &keys)).await?.pop())
     }
 
     async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
         let keys = [hex(name.as_bytes()), hex(&end_of(name))];
-        let rows = read_alone(self, &fill(HOLDERS, &keys)).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
-        Ok(rows?)
+        Ok(read_as(self, &fill(HOLDERS, &keys)).await?)
     }
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        let rows = read_alone(self, LIST).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(lock_row).collect();
-        Ok(rows?)
+        Ok(read_as(self, LIST).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
@@ -209,7 +199,7 @@ pub(super) async fn read<'a>(
     conn: &mut MySqlConnection,
     names: impl Iterator<Item = &'a Name>,
 ) -> Result<Rows, sqlx::Error> {
-    found(&read_alone(conn, &read_text(names)).await?)
+    Ok(LockRow::by_name(read_as(conn, &read_text(names)).await?))
 }
 
 pub(super) fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
@@ -221,13 +211,6 @@ pub(super) fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
 }
 
 pub(super) fn found(rows: &[MySqlRow]) -> Result<Rows, sqlx::Error> {
-    let rows = rows.iter().map(|row| {
-        let columns = LockColumns::from_row(row)?;
-        Ok((columns.0.clone(), LockRow::from(columns)))
-    });
-    rows.collect()
-}
-
-pub(super) fn lock_row(row: &MySqlRow) -> Result<LockRow, sqlx::Error> {
-    Ok(LockRow::from(LockColumns::from_row(row)?))
+    let rows: Result<_, sqlx::Error> = rows.iter().map(LockRow::from_row).collect();
+    Ok(LockRow::by_name(rows?))
 }

@@ -5,7 +5,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
-use super::lock_row::{lock_row, make_row};
+use super::lock_row::make_row;
 use super::permit_reclaim::look_text;
 use super::permit_text::{Reclaim, join_text, pass_text, resize_text, weigh_text};
 use super::queue::join_with;
@@ -18,7 +18,7 @@ use crate::store::verbs::queue::{
     EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy,
     with_quarantine,
 };
-use crate::store::verbs::row::count;
+use crate::store::verbs::row::{LockRow, count};
 
 #[async_trait]
 impl PermitStore for MySqlConnection {
@@ -170,7 +170,7 @@ fn would_reclaim(rows: Option<&[MySqlRow]>) -> Result<bool, sqlx::Error> {
 }
 
 fn joined(row: &MySqlRow) -> Result<JoinOutcome, sqlx::Error> {
-    let found = lock_row(row)?;
+    let found = LockRow::from_row(row)?;
     if row.try_get::<i64, _>("ours")? == 0 {
         return Ok(JoinOutcome::Mismatch(found.kind));
     }

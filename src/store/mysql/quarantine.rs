@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{FromRow, MySqlConnection, Row};
+use sqlx::{MySqlConnection, Row};
 
-use super::statement::{fill, in_one_transaction, read_alone};
+use super::statement::{fill, in_one_transaction, read_as};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::quarantine::{Quarantine, QuarantineStore};
 use crate::store::verbs::time::{micros, to_micros};
@@ -57,8 +57,6 @@ impl QuarantineStore for MySqlConnection {
     }
 
     async fn quarantine_seen(&mut self) -> Result<Option<Quarantine>, Fault> {
-        let rows = read_alone(self, SEEN).await?;
-        let seen = rows.first().map(<(i64, i64)>::from_row).transpose()?;
-        Ok(seen.map(Quarantine::from))
+        Ok(read_as(self, SEEN).await?.pop())
     }
 }

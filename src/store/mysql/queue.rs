@@ -23,16 +23,15 @@ use uuid::Uuid;
 use super::grant_rule::{is_free, may_grant, next_fence};
 use super::lock_row::{make_row, row_columns, row_ends};
 use super::row_wait::wait;
-use super::statement::{fill, hex, quoted, read_alone, text, transact, with};
+use super::statement::{fill, hex, quoted, read_alone, read_as, text, transact, with};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, PassWhy, QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow,
-    with_quarantine,
+    PassOutcome, PassParams, PassWhy, QueueStore, Ticket, WINDOW, WaiterRow, with_quarantine,
 };
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::LockRow;
 use crate::store::verbs::session::SessionStore;
 use crate::store::verbs::time::to_micros;
 
@@ -250,7 +249,7 @@ impl QueueStore for MySqlConnection {
             if let Some(passed) = passed(row)? {
                 return Ok(Some(passed));
             }
-            let Some(left) = LockRow::from(LockColumns::from_row(row)?).left_behind() else {
+            let Some(left) = LockRow::from_row(row)?.left_behind() else {
                 return Ok(Some(PassOutcome::NOTHING));
             };
             if may_reclaim {
@@ -263,9 +262,11 @@ impl QueueStore for MySqlConnection {
 
     async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
         let look = fill(LOOK, &[quoted(&json::looks(all))]);
-        let rows = read_alone(self, &look).await?;
-        let looked: Result<_, sqlx::Error> = rows.iter().map(looked).collect();
-        Ok(looked?)
+        let rows: Vec<(bool, bool, Option<i64>)> = read_as(self, &look).await?;
+        let looked = |(granted, waits, left): (bool, bool, Option<i64>)| {
+            LookOutcome::from((granted, waits, left.unwrap_or(0)))
+        };
+        Ok(rows.into_iter().map(looked).collect())
     }
 
     async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
@@ -282,9 +283,7 @@ impl QueueStore for MySqlConnection {
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
-        let rows = read_alone(self, LIST).await?;
-        let rows: Result<Vec<_>, _> = rows.iter().map(WaiterColumns::from_row).collect();
-        Ok(rows?.into_iter().map(WaiterRow::from).collect())
+        Ok(read_as(self, LIST).await?)
     }
 }
 
@@ -323,7 +322,7 @@ fn join_text(params: &JoinParams) -> String {
 }
 
 fn joined(row: &MySqlRow) -> Result<JoinOutcome, sqlx::Error> {
-    let found = LockRow::from(LockColumns::from_row(row)?);
+    let found = LockRow::from_row(row)?;
     if found.kind != Some(Kind::Lock) {
         return Ok(JoinOutcome::Mismatch(found.kind));
     }
@@ -384,11 +383,6 @@ fn passed(row: &MySqlRow) -> Result<Option<PassOutcome>, sqlx::Error> {
     let next = next.into_iter().collect();
     let ended = EndedGrant::of(row.try_get("ended")?);
     Ok(ended.map(|ended| PassOutcome { ended, next }))
-}
-
-fn looked(row: &MySqlRow) -> Result<LookOutcome, sqlx::Error> {
-    let (granted, waits, left): (bool, bool, Option<i64>) = FromRow::from_row(row)?;
-    Ok(LookOutcome::from((granted, waits, left.unwrap_or(0))))
 }
 
 #[cfg(test)]

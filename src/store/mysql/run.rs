@@ -3,13 +3,13 @@
 //! A duplicate is caught, as everywhere: ON DUPLICATE KEY UPDATE would deadlock on gaps.
 
 use async_trait::async_trait;
-use sqlx::{FromRow, MySqlConnection, Row};
+use sqlx::{MySqlConnection, Row};
 
 use super::lock_row::{is_duplicate, row_ends};
-use super::statement::{fill, hex, read_alone};
+use super::statement::{fill, hex, read_alone, read_as};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::{KEPT, RunColumns, RunEnd, RunParams, RunRow, RunStore};
+use crate::store::verbs::run::{KEPT, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
 
 /// The holder of the live grant. Nothing else reads the lock's row: a statement that changes another row would wait
@@ -99,9 +99,7 @@ impl RunStore for MySqlConnection {
         let of = name.map_or_else(String::new, |name| {
             format!(" WHERE r.name = {}", hex(name.as_bytes()))
         });
-        let rows = read_alone(self, &format!("{LIST}{of} ORDER BY r.name")).await?;
-        let rows: Result<Vec<RunColumns>, _> = rows.iter().map(RunColumns::from_row).collect();
-        Ok(rows?.into_iter().map(RunRow::from).collect())
+        Ok(read_as(self, &format!("{LIST}{of} ORDER BY r.name")).await?)
     }
 
     async fn run_clean(&mut self, limit: u32) -> Result<(), Fault> {

@@ -1,11 +1,11 @@
 //! The server's version, the history table, and migrating under a lock in the database.
 
 use async_trait::async_trait;
-use sqlx::{FromRow, MySqlConnection, Row};
+use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::connect::{is_in_galera, switch};
-use super::statement::read_alone;
+use super::statement::{read_alone, read_as};
 use crate::model::{Engine, FaultKind};
 use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
@@ -58,14 +58,11 @@ impl SchemaStore for MySqlConnection {
     async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault> {
         let rows = "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version";
         // information_schema hides a table from a user without a right on it, so such a user would find no history.
-        let rows = match read_alone(self, rows).await.map_err(Fault::from) {
+        let rows = match read_as(self, rows).await.map_err(Fault::from) {
             Err(fault) if fault.kind == FaultKind::NoSuchTable => return Ok(None),
             rows => rows?,
         };
-        let rows = rows.iter().map(<(i32, String, String)>::from_row);
-        let rows: Result<Vec<AppliedMigration>, _> =
-            rows.map(|row| row.map(AppliedMigration::from)).collect();
-        Ok(Some(rows?))
+        Ok(Some(rows))
     }
 
     async fn find_lock_table(&mut self) -> Result<(), Fault> {

@@ -8,11 +8,11 @@ use sqlx::{Connection, FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::grant_rule::freed;
-use super::statement::{fill, hex, read_alone, write_and_read};
+use super::statement::{fill, hex, read_alone, read_as, write_and_read};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
-    LeftBehind, OpenParams, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+    LeftBehind, OpenParams, SessionRenewed, SessionRow, SessionStore,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -123,8 +123,7 @@ impl SessionStore for MySqlConnection {
         let id = hex(id.as_bytes());
         let renew = fill(RENEW, &[to_micros(ttl).to_string(), id.clone()]);
         let rows = write_and_read(self, &renew, &fill(LEFT, &[id])).await?;
-        let row = rows.first().map(<(i64, i64)>::from_row).transpose()?;
-        Ok(row.map(SessionRenewed::from))
+        Ok(rows.first().map(SessionRenewed::from_row).transpose()?)
     }
 
     async fn session_grants(
@@ -134,9 +133,7 @@ impl SessionStore for MySqlConnection {
         limit: u32,
     ) -> Result<Vec<(Vec<u8>, Uuid)>, Fault> {
         let literals = [hex(id.as_bytes()), hex(after), limit.to_string()];
-        let rows = read_alone(self, &fill(GRANTS, &literals)).await?;
-        let rows: Result<_, sqlx::Error> = rows.iter().map(FromRow::from_row).collect();
-        Ok(rows?)
+        Ok(read_as(self, &fill(GRANTS, &literals)).await?)
     }
 
     async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
@@ -165,9 +162,7 @@ impl SessionStore for MySqlConnection {
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
-        let rows = read_alone(self, LIST).await?;
-        let rows: Result<Vec<_>, _> = rows.iter().map(SessionColumns::from_row).collect();
-        Ok(rows?.into_iter().map(SessionRow::from).collect())
+        Ok(read_as(self, LIST).await?)
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {

@@ -1,13 +1,13 @@
 //! Steps of idempotency records: the statements.
 
 use async_trait::async_trait;
-use sqlx::{Connection, FromRow, MySqlConnection};
+use sqlx::{Connection, MySqlConnection};
 
-use super::statement::{fill, hex, read_alone};
+use super::statement::{fill, hex, read_as};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::FinishOutcome;
-use crate::store::verbs::step::{StepBegun, StepColumns, StepLook, StepParams, StepRow, StepStore};
+use crate::store::verbs::step::{StepBegun, StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.open_step USING utf8mb4), r.open_step_number, s.content_type, s.outcome
@@ -107,11 +107,7 @@ impl StepStore for MySqlConnection {
 
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
         let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
-        let rows = read_alone(self, &steps).await?;
-        let rows = rows.iter().map(StepColumns::from_row);
-        let rows: Result<_, sqlx::Error> =
-            rows.map(|columns| Ok(StepRow::from(columns?))).collect();
-        Ok(rows?)
+        Ok(read_as(self, &steps).await?)
     }
 }
 
@@ -129,8 +125,7 @@ async fn look(
             hex(params.key.key()),
         ],
     );
-    let rows = read_alone(conn, &look).await?;
-    rows.first().map(StepLook::from_row).transpose()
+    Ok(read_as(conn, &look).await?.pop())
 }
 
 pub(super) async fn keep(

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{query, query_as};
-use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, TellParams};
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, TellParams};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::LookParams;
 
@@ -64,13 +64,12 @@ impl DeadlockStore for PgConnection {
     }
 
     async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
-        let rows: Vec<EdgeColumns> = query_as(EDGES)
+        Ok(query_as(EDGES)
             .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
             .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(Edge::from).collect())
+            .await?)
     }
 
     async fn deadlock_clean(&mut self, limit: u32) -> Result<(), Fault> {

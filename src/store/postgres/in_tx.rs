@@ -34,8 +34,7 @@ use super::{in_callers, names, query_as, row_security, tx_wait};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
-    FURTHEST_AHEAD, InTxStore, PinOutcome, PinParams, ToldColumns, TxParams, TxReply, TxTaken,
-    TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinOutcome, PinParams, TxParams, TxReply, TxTaken, TxWaited,
 };
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::micros;
@@ -259,11 +258,8 @@ impl InTxStore for PgConnection {
 
     async fn tx_row(&mut self, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
         in_callers(async {
-            let row: Option<ToldColumns> = query_as(ROW)
-                .bind(name.as_bytes())
-                .fetch_optional(self)
-                .await?;
-            Ok(row.into())
+            let row = query_as(ROW).bind(name.as_bytes());
+            Ok(row.fetch_optional(self).await?.unwrap_or_default())
         })
         .await
     }

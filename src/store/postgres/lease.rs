@@ -18,14 +18,14 @@ use uuid::Uuid;
 
 use super::exchange::exchange;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
-use super::lock_row::{TakeColumns, row_columns, row_ends, taken};
+use super::lock_row::{row_columns, row_ends, taken};
 use super::{names, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::{micros, to_micros};
 
 /// A single ask on an existing, free row: half the work of the statement for a batch. When it changes nothing, the
@@ -345,13 +345,13 @@ impl LeaseStore for PgConnection {
             .bind((limit / 2).as_millis().to_string())
             .execute(&mut *tx)
             .await?;
-        let held: Option<LockColumns> = query_as(FORCE_RELEASE)
+        let held = query_as(FORCE_RELEASE)
             .bind(name.as_bytes())
             .bind(seen)
             .fetch_optional(&mut *tx)
             .await?;
         tx.commit().await?;
-        Ok(held.map(LockRow::from))
+        Ok(held)
     }
 }
 
@@ -360,7 +360,7 @@ async fn take(conn: &mut PgConnection, all: &[TakeParams]) -> Result<Vec<TakeOut
     if all.is_empty() {
         return Ok(Vec::new());
     }
-    let rows: Vec<TakeColumns> = query_as(TAKE)
+    let rows = query(TAKE)
         .bind(names(all.iter().map(|a| &a.name)))
         .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
         .bind(all.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
@@ -368,7 +368,8 @@ async fn take(conn: &mut PgConnection, all: &[TakeParams]) -> Result<Vec<TakeOut
         .bind(all.iter().map(|a| a.session).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
-    Ok(rows.into_iter().map(taken).collect())
+    let taken: Result<_, sqlx::Error> = rows.iter().map(taken).collect();
+    Ok(taken?)
 }
 
 /// The asks that are left.

@@ -1,8 +1,8 @@
 //! The rows of locks: the statements that read and make them.
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
-use uuid::Uuid;
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
 
 use super::grant_rule::freed;
 use super::{query, query_as};
@@ -10,7 +10,7 @@ use crate::model::{Kind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::TakeOutcome;
 use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::LockRow;
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -117,26 +117,23 @@ ORDER BY l.name"
 #[async_trait]
 impl LockRowStore for PgConnection {
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        let row: Option<LockColumns> = query_as(INSPECT)
+        Ok(query_as(INSPECT)
             .bind(name.as_bytes())
             .bind(end_of(name))
             .fetch_optional(self)
-            .await?;
-        Ok(row.map(LockRow::from))
+            .await?)
     }
 
     async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
-        let rows: Vec<LockColumns> = query_as(HOLDERS)
+        Ok(query_as(HOLDERS)
             .bind(name.as_bytes())
             .bind(end_of(name))
             .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(LockRow::from).collect())
+            .await?)
     }
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        let rows: Vec<LockColumns> = query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(LockRow::from).collect())
+        Ok(query_as(LIST).fetch_all(self).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
@@ -183,52 +180,14 @@ pub(super) async fn one(
     sql: &'static str,
     name: &Name,
 ) -> Result<Option<LockRow>, sqlx::Error> {
-    let row: Option<LockColumns> = query_as(sql)
-        .bind(name.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.map(LockRow::from))
+    let row = query_as(sql).bind(name.as_bytes());
+    row.fetch_optional(conn).await
 }
 
 /// The granted fence, then the row as it was before, where there was one.
-pub(super) type TakeColumns = (
-    Option<i64>,
-    Option<Vec<u8>>,
-    Option<Uuid>,
-    Option<i64>,
-    Option<String>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<Uuid>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-);
-
-pub(super) fn taken(row: TakeColumns) -> TakeOutcome {
-    match row {
-        (Some(fence), ..) => TakeOutcome::Granted { fence },
-        (
-            None,
-            Some(name),
-            grant_id,
-            Some(fence),
-            holder,
-            acquired,
-            expires,
-            left,
-            session,
-            Some(waiters),
-            Some(capacity),
-            Some(weight),
-        ) => {
-            let columns = (
-                name, grant_id, fence, holder, acquired, expires, left, session, waiters, capacity,
-                weight,
-            );
-            TakeOutcome::busy(Some(LockRow::from(columns)))
-        }
-        _ => TakeOutcome::Busy(None),
-    }
+pub(super) fn taken(row: &PgRow) -> Result<TakeOutcome, sqlx::Error> {
+    Ok(match row.try_get(0)? {
+        Some(fence) => TakeOutcome::Granted { fence },
+        None => TakeOutcome::busy(LockRow::read(row, 1)?),
+    })
 }

@@ -93,13 +93,12 @@ impl PermitStore for PgConnection {
     }
 
     async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
-        let rows: Vec<(bool, bool, i64)> = query_as(&LOOK)
+        Ok(query_as(&LOOK)
             .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
             .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(LookOutcome::from).collect())
+            .await?)
     }
 
     async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {

@@ -57,6 +57,11 @@ impl QuarantineStore for PgConnection {
     async fn quarantine_seen(&mut self) -> Result<Option<Quarantine>, Fault> {
         let seen: Option<(i64, Option<i64>)> = query_as(SEEN).fetch_optional(self).await?;
         // It may run out in the middle of the statement.
-        Ok(seen.and_then(|(id, left)| Some(Quarantine::from((id, left?)))))
+        Ok(seen.and_then(|(id, left)| {
+            Some(Quarantine {
+                id,
+                left: micros(left?),
+            })
+        }))
     }
 }

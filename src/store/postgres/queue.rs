@@ -15,7 +15,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, QueueStore, Ticket, WINDOW, WaiterColumns, WaiterRow, with_quarantine,
+    PassOutcome, PassParams, QueueStore, Ticket, WINDOW, WaiterRow, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -127,13 +127,12 @@ impl QueueStore for PgConnection {
     }
 
     async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
-        let rows: Vec<(bool, bool, i64)> = query_as(LOOK)
+        Ok(query_as(LOOK)
             .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
             .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
             .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(LookOutcome::from).collect())
+            .await?)
     }
 
     async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
@@ -157,8 +156,7 @@ impl QueueStore for PgConnection {
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
-        let rows: Vec<WaiterColumns> = query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(WaiterRow::from).collect())
+        Ok(query_as(LIST).fetch_all(self).await?)
     }
 }
 

@@ -93,14 +93,14 @@ impl SchemaStore for PgConnection {
             return Ok(None);
         }
         row_security::check(self).await?;
-        let rows: Vec<(i32, String, String)> =
+        let rows =
             query_as("SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version")
                 .fetch_all(&mut *self)
                 .await?;
         if rows.is_empty() {
             row_security::check_empty(self, "rowlock_schema_history").await?;
         }
-        Ok(Some(rows.into_iter().map(AppliedMigration::from).collect()))
+        Ok(Some(rows))
     }
 
     async fn find_lock_table(&mut self) -> Result<(), Fault> {

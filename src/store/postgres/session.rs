@@ -14,7 +14,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::PermitStore;
 use crate::store::verbs::queue::{PassParams, PassWhy, QueueStore};
 use crate::store::verbs::session::{
-    LeftBehind, OpenParams, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+    LeftBehind, OpenParams, SessionRenewed, SessionRow, SessionStore,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -151,12 +151,11 @@ impl SessionStore for PgConnection {
         id: Uuid,
         ttl: Duration,
     ) -> Result<Option<SessionRenewed>, Fault> {
-        let row: Option<(i64, i64)> = query_as(RENEW)
+        Ok(query_as(RENEW)
             .bind(id)
             .bind(to_micros(ttl))
             .fetch_optional(self)
-            .await?;
-        Ok(row.map(SessionRenewed::from))
+            .await?)
     }
 
     async fn session_grants(
@@ -191,8 +190,7 @@ impl SessionStore for PgConnection {
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
-        let rows: Vec<SessionColumns> = query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(SessionRow::from).collect())
+        Ok(query_as(LIST).fetch_all(self).await?)
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::writing::in_a_transaction;
 use crate::store::driver::json;
-use crate::store::verbs::deadlock::{DeadlockStore, Edge, EdgeColumns, PAGE, TellParams};
+use crate::store::verbs::deadlock::{DeadlockStore, Edge, PAGE, TellParams};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::LookParams;
 
@@ -79,8 +79,7 @@ impl DeadlockStore for SqliteConnection {
 
     async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
         let edges = sqlx::query_as(EDGES).bind(json::looks(all));
-        let rows: Vec<EdgeColumns> = edges.fetch_all(self).await?;
-        Ok(rows.into_iter().map(Edge::from).collect())
+        Ok(edges.fetch_all(self).await?)
     }
 
     async fn deadlock_clean(&mut self, limit: u32) -> Result<(), Fault> {

@@ -22,8 +22,7 @@ use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
-    FURTHEST_AHEAD, InTxStore, PinOutcome, PinParams, ToldColumns, TxParams, TxReply, TxTaken,
-    TxWaited,
+    FURTHEST_AHEAD, InTxStore, PinOutcome, PinParams, TxParams, TxReply, TxTaken, TxWaited,
 };
 use crate::store::verbs::lock_row::{LockRowStore, RowAction};
 use crate::store::verbs::row::LockRow;
@@ -85,7 +84,7 @@ impl InTxStore for SqliteConnection {
     async fn tx_pin(&mut self, params: &PinParams) -> Result<TxReply<PinOutcome>, Fault> {
         in_transaction(self).await?;
         let rows = look(self, [&params.name]).await?;
-        let told = TxReply::from(rows.into_iter().next());
+        let told = rows.into_iter().next().unwrap_or_default();
         let found = match told.found {
             Some(row) if !row.is_of(params.grant_id) => PinOutcome::Gone,
             Some(row) if row.is_live() => PinOutcome::Live,
@@ -108,11 +107,8 @@ impl InTxStore for SqliteConnection {
         }
         in_transaction(self).await?;
         let rows = look(self, all.iter().map(|params| &params.name)).await?;
-        let database = rows.first().map(|row| row.0);
-        let rows: Vec<LockRow> = rows
-            .into_iter()
-            .filter_map(|row| TxReply::from(Some(row)).found)
-            .collect();
+        let database = rows.first().and_then(|row| row.database);
+        let rows: Vec<LockRow> = rows.into_iter().filter_map(|row| row.found).collect();
         if let Some(held) = rows.iter().find(|row| row.is_live()) {
             let found = TxTaken::Missed(Some(held.clone()));
             return Ok(TxReply { database, found });
@@ -245,17 +241,14 @@ async fn take_one(
 }
 
 async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {
-    let row: Option<ToldColumns> = sqlx::query_as(ROW)
-        .bind(name.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.into())
+    let row = sqlx::query_as(ROW).bind(name.as_bytes());
+    Ok(row.fetch_optional(conn).await?.unwrap_or_default())
 }
 
 async fn look<'a>(
     conn: &mut SqliteConnection,
     names: impl IntoIterator<Item = &'a Name>,
-) -> Result<Vec<ToldColumns>, Fault> {
+) -> Result<Vec<TxReply<Option<LockRow>>>, Fault> {
     let rows = sqlx::query_as(LOOK)
         .bind(json::names(names))
         .fetch_all(conn)

@@ -18,14 +18,14 @@ use uuid::Uuid;
 use super::exchange::exchange;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lease_text::{Done, release_all, take_all};
-use super::lock_row::{Rows, read, row_columns, row_ends};
+use super::lock_row::{read, row_columns, row_ends};
 use crate::model::Name;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::{LockRow, Rows};
 use crate::store::verbs::time::{micros, to_micros};
 
 const TAKE: &str = take_all!();
@@ -176,12 +176,12 @@ impl LeaseStore for SqliteConnection {
     ) -> Result<Option<LockRow>, Fault> {
         let _turn = writers::turn().await;
         let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
-        let held: Option<LockColumns> = sqlx::query_as(HELD)
+        let held: Option<LockRow> = sqlx::query_as(HELD)
             .bind(name.as_bytes())
             .bind(seen)
             .fetch_optional(&mut *tx)
             .await?;
-        let Some(held) = held.map(LockRow::from) else {
+        let Some(held) = held else {
             tx.rollback().await?;
             return Ok(None);
         };

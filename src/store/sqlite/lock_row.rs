@@ -1,7 +1,6 @@
 //! The rows of locks: the statements that read and make them.
 
 use super::grant_rule::freed;
-use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -10,7 +9,7 @@ use crate::model::{Kind, Name};
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
-use crate::store::verbs::row::{LockColumns, LockRow};
+use crate::store::verbs::row::{LockRow, Rows};
 
 /// When the lock in a row `l` ends, by its own expiry or with its session `s`.
 macro_rules! row_ends {
@@ -104,31 +103,26 @@ DELETE FROM rowlock_lock
 WHERE name = ?1 AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
   AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
-pub(super) type Rows = HashMap<Vec<u8>, LockRow>;
-
 #[async_trait]
 impl LockRowStore for SqliteConnection {
     async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        let row: Option<LockColumns> = sqlx::query_as(INSPECT)
+        Ok(sqlx::query_as(INSPECT)
             .bind(name.as_bytes())
             .bind(end_of(name))
             .fetch_optional(self)
-            .await?;
-        Ok(row.map(LockRow::from))
+            .await?)
     }
 
     async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
-        let rows: Vec<LockColumns> = sqlx::query_as(HOLDERS)
+        Ok(sqlx::query_as(HOLDERS)
             .bind(name.as_bytes())
             .bind(end_of(name))
             .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(LockRow::from).collect())
+            .await?)
     }
 
     async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        let rows: Vec<LockColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(LockRow::from).collect())
+        Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
@@ -178,12 +172,7 @@ pub(super) async fn read<'a>(
     conn: &mut SqliteConnection,
     names: impl Iterator<Item = &'a Name>,
 ) -> Result<Rows, sqlx::Error> {
-    let rows: Vec<LockColumns> = sqlx::query_as(READ)
-        .bind(json::names(names))
-        .fetch_all(conn)
-        .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (row.0.clone(), LockRow::from(row)))
-        .collect())
+    let rows = sqlx::query_as(READ).bind(json::names(names));
+    let rows: Vec<LockRow> = rows.fetch_all(conn).await?;
+    Ok(LockRow::by_name(rows))
 }

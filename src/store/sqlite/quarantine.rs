@@ -24,8 +24,7 @@ FROM rowlock_database d, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEG
 WHERE d.quarantine_until > now.us";
 
 pub(super) async fn seen(conn: &mut SqliteConnection) -> Result<Option<Quarantine>, sqlx::Error> {
-    let seen: Option<(i64, i64)> = sqlx::query_as(SEEN).fetch_optional(conn).await?;
-    Ok(seen.map(Quarantine::from))
+    sqlx::query_as(SEEN).fetch_optional(conn).await
 }
 
 pub(super) async fn is_quarantined(conn: &mut SqliteConnection) -> Result<bool, sqlx::Error> {

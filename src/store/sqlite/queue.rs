@@ -17,7 +17,7 @@ use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, QueueStore, Ticket, WaiterColumns, WaiterRow, with_quarantine,
+    PassOutcome, PassParams, QueueStore, Ticket, WaiterRow, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -182,13 +182,13 @@ impl QueueStore for SqliteConnection {
     async fn queue_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
         let mut looked = Vec::with_capacity(all.len());
         for params in all {
-            let row: Option<(bool, bool, i64)> = sqlx::query_as(LOOK)
+            let row = sqlx::query_as(LOOK)
                 .bind(params.name.as_bytes())
                 .bind(params.grant_id)
                 .bind(params.position)
                 .fetch_optional(&mut *self)
                 .await?;
-            looked.push(row.map_or(LookOutcome::Gone, LookOutcome::from));
+            looked.push(row.unwrap_or(LookOutcome::Gone));
         }
         Ok(looked)
     }
@@ -216,8 +216,7 @@ impl QueueStore for SqliteConnection {
     }
 
     async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
-        let rows: Vec<WaiterColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(WaiterRow::from).collect())
+        Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 }
 

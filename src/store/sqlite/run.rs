@@ -8,7 +8,7 @@ use super::writing::durably;
 use crate::model::Name;
 use crate::store::driver::writers;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::{KEPT, RunColumns, RunEnd, RunParams, RunRow, RunStore};
+use crate::store::verbs::run::{KEPT, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
 
 const BEGIN: &str = concat!(
@@ -84,8 +84,7 @@ impl RunStore for SqliteConnection {
 
     async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault> {
         let rows = sqlx::query_as(LIST).bind(name.map(Name::as_bytes));
-        let rows: Vec<RunColumns> = rows.fetch_all(self).await?;
-        Ok(rows.into_iter().map(RunRow::from).collect())
+        Ok(rows.fetch_all(self).await?)
     }
 
     async fn run_clean(&mut self, limit: u32) -> Result<(), Fault> {

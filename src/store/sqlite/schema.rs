@@ -64,12 +64,12 @@ impl SchemaStore for SqliteConnection {
         if !there {
             return Ok(None);
         }
-        let rows: Vec<(i32, String, String)> = sqlx::query_as(
+        let rows = sqlx::query_as(
             "SELECT version, name, checksum FROM rowlock_schema_history ORDER BY version",
         )
         .fetch_all(self)
         .await?;
-        Ok(Some(rows.into_iter().map(AppliedMigration::from).collect()))
+        Ok(Some(rows))
     }
 
     async fn find_lock_table(&mut self) -> Result<(), Fault> {

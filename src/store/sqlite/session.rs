@@ -11,7 +11,7 @@ use super::writing::in_a_transaction;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
-    LeftBehind, OpenParams, SessionColumns, SessionRenewed, SessionRow, SessionStore,
+    LeftBehind, OpenParams, SessionRenewed, SessionRow, SessionStore,
 };
 use crate::store::verbs::time::to_micros;
 
@@ -109,12 +109,12 @@ impl SessionStore for SqliteConnection {
         ttl: Duration,
     ) -> Result<Option<SessionRenewed>, Fault> {
         let _turn = writers::turn().await;
-        let rows: Vec<(i64, i64)> = sqlx::query_as(RENEW)
+        let mut rows: Vec<SessionRenewed> = sqlx::query_as(RENEW)
             .bind(id)
             .bind(to_micros(ttl))
             .fetch_all(self)
             .await?;
-        Ok(rows.first().copied().map(SessionRenewed::from))
+        Ok(rows.pop())
     }
 
     async fn session_grants(
@@ -150,8 +150,7 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {
-        let rows: Vec<SessionColumns> = sqlx::query_as(LIST).fetch_all(self).await?;
-        Ok(rows.into_iter().map(SessionRow::from).collect())
+        Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 
     async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {

@@ -7,7 +7,7 @@ use super::writing::durably;
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::FinishOutcome;
-use crate::store::verbs::step::{StepBegun, StepColumns, StepLook, StepParams, StepRow, StepStore};
+use crate::store::verbs::step::{StepBegun, StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
@@ -97,12 +97,11 @@ impl StepStore for SqliteConnection {
     }
 
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
-        let rows: Vec<StepColumns> = sqlx::query_as(STEPS)
+        Ok(sqlx::query_as(STEPS)
             .bind(key.scope())
             .bind(key.key())
             .fetch_all(self)
-            .await?;
-        Ok(rows.into_iter().map(StepRow::from).collect())
+            .await?)
     }
 }
 

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::queue::LookParams;
+use super::row::read_columns;
 use crate::model::{Blocked, Name};
 
 /// The verbs of the search.
@@ -58,19 +59,15 @@ pub(crate) struct Edge {
     pub(crate) joined_at: i64,
 }
 
-/// An edge's columns, in the order of [`Edge`].
-pub(crate) type EdgeColumns = (Option<Uuid>, Uuid, Vec<u8>, Option<String>, i64);
-
-impl From<EdgeColumns> for Edge {
-    fn from((via, grant_id, name, owner, joined_at): EdgeColumns) -> Self {
-        Self {
+read_columns! {
+    Edge: (Option<Uuid>, Uuid, Vec<u8>, Option<String>, i64)
+        => |(via, grant_id, name, owner, joined_at)| Self {
             via,
             grant_id,
             name,
             owner: owner.unwrap_or_default(),
             joined_at,
-        }
-    }
+        };
 }
 
 /// A circle of waits.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::row::{LockRow, count};
-use crate::model::{Kind, Name};
+use super::row::{LockRow, read_columns};
+use crate::model::Name;
 
 /// The verbs for locks in the caller's transaction.
 #[async_trait]
@@ -45,69 +46,26 @@ pub(crate) trait InTxStore {
 }
 
 /// The answer of a verb in a caller's transaction, and the id of that transaction's database.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TxReply<T> {
     pub(crate) database: Option<Uuid>,
     pub(crate) found: T,
 }
 
 /// The database's id, and the columns of a lock row if there is one.
-pub(crate) type ToldColumns = (
-    Uuid,
-    Option<Vec<u8>>,
-    Option<Uuid>,
-    Option<i64>,
-    Option<String>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<Uuid>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-);
-
-impl From<Option<ToldColumns>> for TxReply<Option<LockRow>> {
-    fn from(columns: Option<ToldColumns>) -> Self {
-        let Some((
-            id,
-            name,
-            grant_id,
-            fence,
-            holder,
-            acquired_at,
-            expires_at,
-            remaining,
-            session,
-            waiters,
-            capacity,
-            weight,
-        )) = columns
-        else {
-            return Self {
-                database: None,
-                found: None,
-            };
-        };
-        let found = name.map(|name| LockRow {
-            name,
-            grant_id,
-            fence: fence.unwrap_or_default(),
-            holder,
-            acquired_at,
-            expires_at,
-            remaining,
-            session,
-            waiters: count(waiters.unwrap_or_default()),
-            kind: Kind::of(capacity.unwrap_or_default()),
-            weight: count(weight.unwrap_or_default()),
-            reclaimed: false,
-            quarantine: None,
-        });
-        Self {
-            database: Some(id),
-            found,
-        }
+impl<'r, R: Row> FromRow<'r, R> for TxReply<Option<LockRow>>
+where
+    usize: ColumnIndex<R>,
+    Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    Uuid: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            database: row.try_get(0)?,
+            found: LockRow::read(row, 1)?,
+        })
     }
 }
 

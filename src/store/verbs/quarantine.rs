@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::fault::Fault;
+use super::row::read_columns;
 use super::time::micros;
 
 /// The verbs for quarantine.
@@ -49,13 +50,11 @@ pub(crate) struct Quarantine {
     pub(crate) left: Duration,
 }
 
-impl From<(i64, i64)> for Quarantine {
-    fn from((id, left): (i64, i64)) -> Self {
-        Self {
-            id,
-            left: micros(left),
-        }
-    }
+read_columns! {
+    Quarantine: (i64, i64) => |(id, left)| Self {
+        id,
+        left: micros(left),
+    };
 }
 
 /// How long a sending may wait for transactions that are in the way. On MySQL and MariaDB a statement that grants

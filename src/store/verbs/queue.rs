@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::quarantine::QuarantineStore;
-use super::row::LockRow;
+use super::row::{LockRow, read_columns};
 use super::time::{micros, time};
 use crate::model::{Error, Kind, Name, WaiterInfo};
 
@@ -372,18 +372,15 @@ impl WaiterRow {
     }
 }
 
-/// A waiter's columns, in the order of [`WaiterRow`].
-pub(crate) type WaiterColumns = (Vec<u8>, i64, String, Uuid, i64, i64);
-
-impl From<WaiterColumns> for WaiterRow {
-    fn from((name, position, holder, session, joined_at, waited): WaiterColumns) -> Self {
-        Self {
+read_columns! {
+    LookOutcome: (bool, bool, i64) => Self::from;
+    WaiterRow: (Vec<u8>, i64, String, Uuid, i64, i64)
+        => |(name, position, holder, session, joined_at, waited)| Self {
             name,
             position,
             holder,
             session,
             joined_at,
             waited,
-        }
-    }
+        };
 }

@@ -1,7 +1,9 @@
 //! The row of a lock, as every engine reads it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
 use super::session::LeftBehind;
@@ -37,60 +39,85 @@ pub(crate) struct LockRow {
     pub(crate) quarantine: Option<Duration>,
 }
 
-/// The columns of a lock row, in the order in which every engine selects them.
-pub(crate) type LockColumns = (
-    Vec<u8>,
-    Option<Uuid>,
-    i64,
-    Option<String>,
-    Option<i64>,
-    Option<i64>,
-    Option<i64>,
-    Option<Uuid>,
-    i64,
-    i64,
-    i64,
-);
-
-impl From<LockColumns> for LockRow {
-    fn from(columns: LockColumns) -> Self {
-        let (
+impl LockRow {
+    /// Reads the columns that every engine selects in this order, from the column `first` on. `None`: the row has no
+    /// lock.
+    pub(in crate::store) fn read<'r, R: Row>(
+        row: &'r R,
+        first: usize,
+    ) -> Result<Option<Self>, sqlx::Error>
+    where
+        usize: ColumnIndex<R>,
+        Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+        String: Decode<'r, R::Database> + Type<R::Database>,
+        Uuid: Decode<'r, R::Database> + Type<R::Database>,
+        i64: Decode<'r, R::Database> + Type<R::Database>,
+    {
+        let Some(name) = row.try_get(first)? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
             name,
-            grant_id,
-            fence,
-            holder,
-            acquired_at,
-            expires_at,
-            remaining,
-            session,
-            waiters,
-            capacity,
-            weight,
-        ) = columns;
-        Self {
-            name,
-            grant_id,
-            fence,
-            holder,
-            acquired_at,
-            expires_at,
-            remaining,
-            session,
-            waiters: count(waiters),
-            kind: Kind::of(capacity),
-            weight: count(weight),
+            grant_id: row.try_get(first + 1)?,
+            fence: row.try_get(first + 2)?,
+            holder: row.try_get(first + 3)?,
+            acquired_at: row.try_get(first + 4)?,
+            expires_at: row.try_get(first + 5)?,
+            remaining: row.try_get(first + 6)?,
+            session: row.try_get(first + 7)?,
+            waiters: count(row.try_get(first + 8)?),
+            kind: Kind::of(row.try_get(first + 9)?),
+            weight: count(row.try_get(first + 10)?),
             reclaimed: false,
             quarantine: None,
-        }
+        }))
     }
 }
+
+impl<'r, R: Row> FromRow<'r, R> for LockRow
+where
+    usize: ColumnIndex<R>,
+    Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+    Uuid: Decode<'r, R::Database> + Type<R::Database>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+        Self::read(row, 0)?.ok_or(sqlx::Error::RowNotFound)
+    }
+}
+
+/// Reads values of a type from rows with these columns.
+macro_rules! read_columns {
+    ($($value:ty: $columns:ty => $read:expr;)+) => {
+        $(
+            impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for $value
+            where
+                $columns: sqlx::FromRow<'r, R>,
+            {
+                fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
+                    <$columns>::from_row(row).map($read)
+                }
+            }
+        )+
+    };
+}
+pub(crate) use read_columns;
 
 /// A number from the database: of waiters, or a weight.
 pub(in crate::store) fn count(waiters: i64) -> u32 {
     u32::try_from(waiters.max(0)).unwrap_or(u32::MAX)
 }
 
+/// Rows by their names.
+pub(in crate::store) type Rows = HashMap<Vec<u8>, LockRow>;
+
 impl LockRow {
+    pub(in crate::store) fn by_name(rows: Vec<Self>) -> Rows {
+        let named = rows.into_iter().map(|row| (row.name.clone(), row));
+        named.collect()
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         self.remaining.is_some_and(|left| left > 0)
     }

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::row::read_columns;
 use super::time::{micros, time};
 use crate::model::{Error, Name, RunInfo, RunState};
 
@@ -49,7 +50,7 @@ pub(crate) struct RunEnd {
 
 /// The columns of a row: name, fence, holder, begin, how long it took, whether it has succeeded, the message, and
 /// whether its grant is live. Times are in microseconds.
-pub(crate) type RunColumns = (
+type RunColumns = (
     Vec<u8>,
     i64,
     String,
@@ -64,10 +65,8 @@ pub(crate) type RunColumns = (
 #[derive(Debug)]
 pub(crate) struct RunRow(RunColumns);
 
-impl From<RunColumns> for RunRow {
-    fn from(columns: RunColumns) -> Self {
-        Self(columns)
-    }
+read_columns! {
+    RunRow: RunColumns => Self;
 }
 
 impl RunRow {

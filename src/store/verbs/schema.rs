@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::row::read_columns;
 use crate::model::Engine;
 
 /// The verbs that need no lock row: for the server and for the schema.
@@ -82,14 +83,12 @@ pub(crate) struct AppliedMigration {
     pub(crate) checksum: String,
 }
 
-impl From<(i32, String, String)> for AppliedMigration {
-    fn from((version, name, checksum): (i32, String, String)) -> Self {
-        Self {
-            version,
-            name,
-            checksum,
-        }
-    }
+read_columns! {
+    AppliedMigration: (i32, String, String) => |(version, name, checksum)| Self {
+        version,
+        name,
+        checksum,
+    };
 }
 
 /// Why migrating failed.

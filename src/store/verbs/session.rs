@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::row::read_columns;
 use super::time::{micros, time};
 use crate::model::{Error, Name, SessionInfo};
 
@@ -125,31 +126,20 @@ impl SessionRow {
     }
 }
 
-/// A session's columns: its id, its holder, when it was opened and when it ends (in microseconds), the time left, and
-/// its locks.
-pub(crate) type SessionColumns = (Uuid, String, i64, i64, i64, i64);
-
-impl From<SessionColumns> for SessionRow {
-    fn from((id, holder, opened_at, expires_at, left, locks): SessionColumns) -> Self {
-        Self {
+read_columns! {
+    SessionRow: (Uuid, String, i64, i64, i64, i64)
+        => |(id, holder, opened_at, expires_at, left, locks)| Self {
             id,
             holder,
             opened_at,
             expires_at,
             left,
             locks,
-        }
-    }
-}
-
-/// The time left, in microseconds, and the number of forced releases.
-impl From<(i64, i64)> for SessionRenewed {
-    fn from((left, forced): (i64, i64)) -> Self {
-        Self {
-            remaining: micros(left),
-            forced,
-        }
-    }
+        };
+    SessionRenewed: (i64, i64) => |(left, forced)| Self {
+        remaining: micros(left),
+        forced,
+    };
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::record::FinishOutcome;
+use super::row::read_columns;
 use crate::model::{Outcome, RecordKey};
 
 /// The verbs for steps. They follow the rules of those for [records](super::record).
@@ -124,16 +125,12 @@ pub(crate) struct StepRow {
     pub(crate) done_at: i64,
 }
 
-/// The columns of a step, in the order in which every engine selects them.
-pub(crate) type StepColumns = (String, i64, String, Vec<u8>, i64);
-
-impl From<StepColumns> for StepRow {
-    fn from((step, attempt, content_type, bytes, done_at): StepColumns) -> Self {
-        Self {
+read_columns! {
+    StepRow: (String, i64, String, Vec<u8>, i64)
+        => |(step, attempt, content_type, bytes, done_at)| Self {
             step,
             attempt,
             outcome: Outcome::kept(&content_type, bytes),
             done_at,
-        }
-    }
+        };
 }
