@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
-use super::{query, query_as};
+use super::{each, query, query_as};
 use crate::store::verbs::deadlock::{DeadlockStore, Edge, TellParams};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::LookParams;
@@ -65,9 +65,9 @@ impl DeadlockStore for PgConnection {
 
     async fn deadlock_edges(&mut self, all: &[LookParams]) -> Result<Vec<Edge>, Fault> {
         Ok(query_as(EDGES)
-            .bind(all.iter().map(|a| a.name.as_bytes()).collect::<Vec<_>>())
-            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(all.iter().map(|a| a.position).collect::<Vec<_>>())
+            .bind(each(all, |a| a.name.as_bytes()))
+            .bind(each(all, |a| a.grant_id))
+            .bind(each(all, |a| a.position))
             .fetch_all(self)
             .await?)
     }

@@ -14,7 +14,7 @@
 use sqlx::PgConnection;
 
 use super::grant_rule::{is_free, may_grant, next_fence};
-use super::{names, query_as};
+use super::{each, query_as};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::TakeParams;
 use crate::store::verbs::release::ReleaseParams;
@@ -66,17 +66,16 @@ pub(super) async fn exchange(
     releases: &[&ReleaseParams],
     takes: &[TakeParams],
 ) -> Result<ExchangeFences, Fault> {
-    let all_names = takes.iter().map(|a| &a.name);
-    let ids = takes.iter().map(|a| a.grant_id);
+    let mut names = each(takes, |a| a.name.as_bytes());
+    names.extend(each(releases, |a| a.name.as_bytes()));
+    let mut ids = each(takes, |a| a.grant_id);
+    ids.extend(each(releases, |a| a.grant_id));
     let rows: Vec<(i32, i64)> = query_as(EXCHANGE)
-        .bind(names(all_names.chain(releases.iter().map(|a| &a.name))))
-        .bind(
-            ids.chain(releases.iter().map(|a| a.grant_id))
-                .collect::<Vec<_>>(),
-        )
-        .bind(takes.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-        .bind(takes.iter().map(|a| &*a.holder).collect::<Vec<_>>())
-        .bind(takes.iter().map(|a| a.session).collect::<Vec<_>>())
+        .bind(names)
+        .bind(ids)
+        .bind(each(takes, |a| to_micros(a.ttl)))
+        .bind(each(takes, |a| &*a.holder))
+        .bind(each(takes, |a| a.session))
         .fetch_all(conn)
         .await?;
     let mut done = ExchangeFences {

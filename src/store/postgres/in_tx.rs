@@ -30,7 +30,7 @@ use uuid::Uuid;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lock_row::{row_columns, row_ends};
 use super::quarantine::quarantine_left;
-use super::{in_callers, names, query_as, row_security, tx_wait};
+use super::{each, in_callers, query_as, row_security, tx_wait};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::{
@@ -310,8 +310,8 @@ async fn take_one(conn: &mut PgConnection, params: &TxParams) -> Result<TxReply<
 
 async fn take_all(conn: &mut PgConnection, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
     let rows: Vec<TxTakeColumns> = query_as(TAKE)
-        .bind(names(all.iter().map(|params| &params.name)))
-        .bind(all.iter().map(|params| params.version).collect::<Vec<_>>())
+        .bind(each(all, |params| params.name.as_bytes()))
+        .bind(each(all, |params| params.version))
         .fetch_all(conn)
         .await?;
     let database = rows.first().map(|row| row.0);

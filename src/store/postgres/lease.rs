@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::exchange::exchange;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lock_row::{row_columns, row_ends, taken};
-use super::{names, query, query_as, query_scalar};
+use super::{each, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
@@ -237,9 +237,9 @@ impl LeaseStore for PgConnection {
 
     async fn lease_renew(&mut self, all: &[RenewParams]) -> Result<Vec<RenewOutcome>, Fault> {
         let rows: Vec<(i64, i64)> = query_as(RENEW)
-            .bind(names(all.iter().map(|a| &a.name)))
-            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(all.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
+            .bind(each(all, |a| a.name.as_bytes()))
+            .bind(each(all, |a| a.grant_id))
+            .bind(each(all, |a| to_micros(a.ttl)))
             .fetch_all(self)
             .await?;
         let mut renewed = vec![RenewOutcome::Gone; all.len()];
@@ -313,9 +313,9 @@ impl LeaseStore for PgConnection {
             }
         }
         let rows: Vec<ReleaseColumns> = query_as(RELEASE)
-            .bind(names(all.iter().map(|a| &a.name)))
-            .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-            .bind(all.iter().map(|a| a.fence).collect::<Vec<_>>())
+            .bind(each(all, |a| a.name.as_bytes()))
+            .bind(each(all, |a| a.grant_id))
+            .bind(each(all, |a| a.fence))
             .fetch_all(&mut *self)
             .await?;
         let mut outcomes = Vec::with_capacity(all.len());
@@ -361,11 +361,11 @@ async fn take(conn: &mut PgConnection, all: &[TakeParams]) -> Result<Vec<TakeOut
         return Ok(Vec::new());
     }
     let rows = query(TAKE)
-        .bind(names(all.iter().map(|a| &a.name)))
-        .bind(all.iter().map(|a| a.grant_id).collect::<Vec<_>>())
-        .bind(all.iter().map(|a| to_micros(a.ttl)).collect::<Vec<_>>())
-        .bind(all.iter().map(|a| &*a.holder).collect::<Vec<_>>())
-        .bind(all.iter().map(|a| a.session).collect::<Vec<_>>())
+        .bind(each(all, |a| a.name.as_bytes()))
+        .bind(each(all, |a| a.grant_id))
+        .bind(each(all, |a| to_micros(a.ttl)))
+        .bind(each(all, |a| &*a.holder))
+        .bind(each(all, |a| a.session))
         .fetch_all(conn)
         .await?;
     let taken: Result<_, sqlx::Error> = rows.iter().map(taken).collect();

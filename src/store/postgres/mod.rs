@@ -40,7 +40,6 @@ use sqlx::query::{Query, QueryAs, QueryScalar};
 use sqlx::{FromRow, Postgres as Driver};
 
 use super::verbs::fault::Fault;
-use crate::model::Name;
 
 tokio::task_local! {
     /// Whether the statements of the running verb are prepared under a name, so that the next call need not send their
@@ -71,9 +70,9 @@ where
     sqlx::query_scalar(sql).persistent(is_named())
 }
 
-/// The bytes of names, for an array.
-fn names<'a>(names: impl Iterator<Item = &'a Name>) -> Vec<&'a [u8]> {
-    names.map(Name::as_bytes).collect()
+/// A value of each, for an array.
+fn each<'a, A, T>(all: &'a [A], value: impl Fn(&'a A) -> T) -> Vec<T> {
+    all.iter().map(value).collect()
 }
 
 /// Runs a verb in a caller's transaction. Its connection comes from a pool of the caller's, and probably takes the

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::grant_rule::may_grant;
-use super::{query, query_as, query_scalar};
+use super::{each, query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
@@ -172,7 +172,7 @@ SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' 
                          * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.remember_begun ELSE m.remember END) END
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
-RETURNING r.scope, r.idempotency_key";
+RETURNING r.scope, r.idempotency_key, r.attempt";
 
 /// Whether a transaction has the advisory lock of the key (its high half is `classid`, its low half `objid`), or of
 /// its row.
@@ -206,8 +206,8 @@ impl RecordStore for PgConnection {
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
         let rows = query_as(READ)
-            .bind(keys.iter().map(RecordKey::scope).collect::<Vec<_>>())
-            .bind(keys.iter().map(RecordKey::key).collect::<Vec<_>>())
+            .bind(each(keys, RecordKey::scope))
+            .bind(each(keys, RecordKey::key))
             .bind(i64::try_from(largest).unwrap_or(i64::MAX))
             .fetch_all(self)
             .await?;
@@ -246,10 +246,7 @@ impl RecordStore for PgConnection {
         }
         let mut claimed = Vec::with_capacity(all.len());
         for params in all {
-            let is_mine = |row: &&(Vec<u8>, Vec<u8>, i64)| {
-                row.1 == params.key.key() && row.0 == params.key.scope()
-            };
-            claimed.push(if let Some(&(.., attempt)) = mine.iter().find(is_mine) {
+            claimed.push(if let Some(attempt) = number_of(&mine, &params.key) {
                 ClaimOutcome::Mine { attempt }
             } else {
                 params.missed(self.record_read_one(&params.key, 0).await?.as_ref())
@@ -259,92 +256,43 @@ impl RecordStore for PgConnection {
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
-        let rows: Vec<(Vec<u8>, Vec<u8>, i64)> = query_as(RENEW)
-            .bind(
-                all.iter()
-                    .map(|params| params.key.scope())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                all.iter()
-                    .map(|params| params.key.key())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                all.iter()
-                    .map(|params| params.attempt_id)
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                all.iter()
-                    .map(|params| to_micros(params.lease))
-                    .collect::<Vec<_>>(),
-            )
+        let rows: Vec<KeyNumber> = query_as(RENEW)
+            .bind(each(all, |params| params.key.scope()))
+            .bind(each(all, |params| params.key.key()))
+            .bind(each(all, |params| params.attempt_id))
+            .bind(each(all, |params| to_micros(params.lease)))
             .fetch_all(self)
             .await?;
-        Ok(all
-            .iter()
-            .map(|params| {
-                let row = rows
-                    .iter()
-                    .find(|row| row.1 == params.key.key() && row.0 == params.key.scope());
-                row.map_or(RenewOutcome::Gone, |row| RenewOutcome::Live {
-                    remaining: micros(row.2),
-                })
-            })
-            .collect())
+        let renewed = |params: &KeepParams| match number_of(&rows, &params.key) {
+            Some(left) => RenewOutcome::Live {
+                remaining: micros(left),
+            },
+            None => RenewOutcome::Gone,
+        };
+        Ok(all.iter().map(renewed).collect())
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        let ends: Vec<EndColumns> = all
-            .iter()
-            .map(|params| EndColumns::from(&params.end))
-            .collect();
-        let rows: Vec<(Vec<u8>, Vec<u8>)> = query_as(FINISH)
-            .bind(
-                all.iter()
-                    .map(|params| params.key.scope())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                all.iter()
-                    .map(|params| params.key.key())
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                all.iter()
-                    .map(|params| params.attempt_id)
-                    .collect::<Vec<_>>(),
-            )
-            .bind(all.iter().map(|params| params.attempt).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.state).collect::<Vec<_>>())
-            .bind(
-                ends.iter()
-                    .map(|end| end.outcome.map(Outcome::content_type))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(
-                ends.iter()
-                    .map(|end| end.outcome.map(Outcome::bytes))
-                    .collect::<Vec<_>>(),
-            )
-            .bind(ends.iter().map(|end| end.retain).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.remember).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.bound).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.pardon).collect::<Vec<_>>())
-            .bind(
-                ends.iter()
-                    .map(|end| end.remember_begun)
-                    .collect::<Vec<_>>(),
-            )
-            .bind(ends.iter().map(|end| end.step_is_open).collect::<Vec<_>>())
+        let ends = each(all, |params| EndColumns::from(&params.end));
+        let rows: Vec<KeyNumber> = query_as(FINISH)
+            .bind(each(all, |params| params.key.scope()))
+            .bind(each(all, |params| params.key.key()))
+            .bind(each(all, |params| params.attempt_id))
+            .bind(each(all, |params| params.attempt))
+            .bind(each(&ends, |end| end.state))
+            .bind(each(&ends, |end| end.outcome.map(Outcome::content_type)))
+            .bind(each(&ends, |end| end.outcome.map(Outcome::bytes)))
+            .bind(each(&ends, |end| end.retain))
+            .bind(each(&ends, |end| end.remember))
+            .bind(each(&ends, |end| end.bound))
+            .bind(each(&ends, |end| end.pardon))
+            .bind(each(&ends, |end| end.remember_begun))
+            .bind(each(&ends, |end| end.step_is_open))
             .fetch_all(&mut *self)
             .await?;
         let mut finished = Vec::with_capacity(all.len());
         for params in all {
-            let is_mine =
-                |row: &(Vec<u8>, Vec<u8>)| row.1 == params.key.key() && row.0 == params.key.scope();
-            finished.push(if rows.iter().any(is_mine) {
+            finished.push(if number_of(&rows, &params.key).is_some() {
                 FinishOutcome::Ended
             } else {
                 let row = self.record_read_one(&params.key, params.size()).await?;
@@ -355,50 +303,30 @@ impl RecordStore for PgConnection {
     }
 }
 
+/// The scope and the key of a record, and a number.
+type KeyNumber = (Vec<u8>, Vec<u8>, i64);
+
+fn number_of(rows: &[KeyNumber], key: &RecordKey) -> Option<i64> {
+    let is_mine = |row: &&KeyNumber| row.1 == key.key() && row.0 == key.scope();
+    rows.iter().find(is_mine).map(|row| row.2)
+}
+
 async fn claim_with(
     conn: &mut PgConnection,
     sql: &'static str,
     all: &[&ClaimParams],
     third: Vec<i64>,
-) -> Result<Vec<(Vec<u8>, Vec<u8>, i64)>, sqlx::Error> {
+) -> Result<Vec<KeyNumber>, sqlx::Error> {
     query_as(sql)
-        .bind(
-            all.iter()
-                .map(|params| params.key.scope())
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            all.iter()
-                .map(|params| params.key.key())
-                .collect::<Vec<_>>(),
-        )
+        .bind(each(all, |params| params.key.scope()))
+        .bind(each(all, |params| params.key.key()))
         .bind(third)
-        .bind(
-            all.iter()
-                .map(|params| params.max_attempts)
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            all.iter()
-                .map(|params| params.attempt_id)
-                .collect::<Vec<_>>(),
-        )
-        .bind(all.iter().map(|params| &*params.holder).collect::<Vec<_>>())
-        .bind(
-            all.iter()
-                .map(|params| &params.fingerprint.as_bytes()[..])
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            all.iter()
-                .map(|params| to_micros(params.lease))
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            all.iter()
-                .map(|params| to_micros(params.remember_begun))
-                .collect::<Vec<_>>(),
-        )
+        .bind(each(all, |params| params.max_attempts))
+        .bind(each(all, |params| params.attempt_id))
+        .bind(each(all, |params| &*params.holder))
+        .bind(each(all, |params| &params.fingerprint.as_bytes()[..]))
+        .bind(each(all, |params| to_micros(params.lease)))
+        .bind(each(all, |params| to_micros(params.remember_begun)))
         .fetch_all(conn)
         .await
 }

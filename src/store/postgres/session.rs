@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::grant_rule::freed;
-use super::{query, query_as, query_scalar};
+use super::{each, query, query_as, query_scalar};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::PermitStore;
@@ -174,8 +174,8 @@ impl SessionStore for PgConnection {
 
     async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
         query(RECLAIM)
-            .bind(left.iter().map(|l| l.name.as_bytes()).collect::<Vec<_>>())
-            .bind(left.iter().map(|l| l.session).collect::<Vec<_>>())
+            .bind(each(left, |l| l.name.as_bytes()))
+            .bind(each(left, |l| l.session))
             .execute(self)
             .await?;
         Ok(())

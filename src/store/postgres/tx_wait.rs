@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::grant_rule::is_free;
-use super::{names, query, query_scalar};
+use super::{each, query, query_scalar};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::TxWaited;
@@ -40,7 +40,7 @@ pub(super) async fn wait(
         .execute(&mut *conn)
         .await?;
     let locked = query(WAIT)
-        .bind(names(wanted.iter()))
+        .bind(each(wanted, Name::as_bytes))
         .fetch_all(&mut *conn)
         .await
         .map_err(Fault::from);
