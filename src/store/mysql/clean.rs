@@ -10,12 +10,9 @@ use super::statement::{fill, hex, read_alone, read_as, transact};
 use crate::model::{Name, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
-use crate::store::verbs::deadlock::DeadlockStore;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::MOST;
 use crate::store::verbs::queue::{PassParams, PassWhy};
-use crate::store::verbs::run::RunStore;
-use crate::store::verbs::session::SessionStore;
 use crate::store::verbs::time::to_micros;
 
 /// The rows that are due. `UTC_TIMESTAMP(6)` is a little early, but no index serves a comparison with `SYSDATE(6)`,
@@ -118,7 +115,7 @@ impl CleanStore for MySqlConnection {
         Ok(CleanedLocks { removed, last })
     }
 
-    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+    async fn clean_records(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
         let tokens = sqlx::query(TOKENS)
             .bind(limit)
             .execute(&mut *self)
@@ -149,14 +146,11 @@ impl CleanStore for MySqlConnection {
             outcomes = expire.execute(&mut *tx).await?.rows_affected();
         }
         tx.commit().await?;
-        self.deadlock_clean(limit).await?;
-        self.run_clean(limit).await?;
-        let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes,
             records,
             tokens,
-            sessions,
+            sessions: 0,
         })
     }
 }

@@ -50,23 +50,14 @@ impl FormTokenStore for MySqlConnection {
     async fn tx_token_issue(&mut self, params: &TokenParams) -> Result<TxReply<()>, Fault> {
         let rows = rows(self, tx_issue_text(params)).await?;
         let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-        Ok(TxReply {
-            database,
-            found: (),
-        })
+        Ok(TxReply::of(database, ()))
     }
 
     async fn tx_token_consume(&mut self, params: &TokenParams) -> Result<TxReply<bool>, Fault> {
         let rows = rows(self, tx_consume_text(params)).await?;
         let Some(row) = rows.first() else {
-            return Ok(TxReply {
-                database: None,
-                found: false,
-            });
+            return Ok(TxReply::of(None, false));
         };
-        Ok(TxReply {
-            database: row.try_get(1)?,
-            found: row.try_get::<i64, _>(0)? > 0,
-        })
+        Ok(TxReply::of(row.try_get(1)?, row.try_get::<i64, _>(0)? > 0))
     }
 }

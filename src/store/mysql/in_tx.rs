@@ -27,7 +27,7 @@ use super::grant_rule::{freed, is_free};
 use super::lock_row::{row_columns, row_ends};
 use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes, wait_text};
 use crate::model::{FaultKind, Name};
-use crate::store::verbs::fault::Fault;
+use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinBy, PinOutcome, PinParams, TxParams, TxReply, TxTaken, TxWaited,
 };
@@ -198,10 +198,7 @@ impl InTxStore for MySqlConnection {
             (Some(1), _) => PinOutcome::Expired,
             _ => PinOutcome::Gone,
         };
-        Ok(TxReply {
-            database: row.try_get(2)?,
-            found,
-        })
+        Ok(TxReply::of(row.try_get(2)?, found))
     }
 
     async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
@@ -228,7 +225,7 @@ impl InTxStore for MySqlConnection {
             });
         }
         if let Some(found) = refusal(self, all, &found).await? {
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, found));
         }
         let rows = send(self, grant_text(&names)).await?.unwrap_or_default();
         let fences: Result<Vec<i64>, sqlx::Error> = rows.iter().map(|row| row.try_get(1)).collect();
@@ -236,11 +233,9 @@ impl InTxStore for MySqlConnection {
         // Both are in the order of the names. An unchanged fence means that the name was not granted.
         if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence)
         {
-            let found = TxTaken::Blocking;
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, TxTaken::Blocking));
         }
-        let found = granted(all, &found, fences);
-        Ok(TxReply { database, found })
+        Ok(TxReply::of(database, granted(all, &found, fences)))
     }
 
     async fn tx_wait(
@@ -292,7 +287,7 @@ async fn take_one(
         None if changed == 0 => TxTaken::Blocking,
         None => granted(all, &found, vec![row.try_get(2)?]),
     };
-    Ok(TxReply { database, found })
+    Ok(TxReply::of(database, found))
 }
 
 /// A row that is locked now, with its previous columns.
@@ -346,11 +341,7 @@ async fn refusal(
 
 /// [`rows`], but `None` when another transaction has a lock.
 async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MySqlRow>>, Fault> {
-    match rows(conn, text).await {
-        Ok(rows) => Ok(Some(rows)),
-        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
-        Err(fault) => Err(fault),
-    }
+    unlocked(rows(conn, text).await)
 }
 
 /// The answer when the text stopped at another transaction's lock.
@@ -359,7 +350,7 @@ async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<TxReply<T>, F
     let text = format!("SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; {DATABASE}");
     let rows = rows(conn, text).await?;
     let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-    Ok(TxReply { database, found })
+    Ok(TxReply::of(database, found))
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {

@@ -167,26 +167,9 @@ impl LeaseStore for MySqlConnection {
             return Ok((freed, self.lease_take(takes).await?));
         };
 
-        let is_freed = |params: &ReleaseParams| done.freed && is_lean(params);
-        let left: Vec<ReleaseParams> = releases
-            .iter()
-            .filter(|params| !is_freed(params))
-            .cloned()
-            .collect();
-        let mut others = if left.is_empty() {
-            Vec::new()
-        } else {
-            self.lease_release(&left).await?
-        }
-        .into_iter();
-        let freed = releases.iter().map(|params| {
-            if is_freed(params) {
-                FreeOutcome::Released
-            } else {
-                others.next().unwrap_or(FreeOutcome::Superseded)
-            }
-        });
-        let freed = freed.collect();
+        let freed = releases.iter().map(|params| done.freed && is_lean(params));
+        let freed: Vec<bool> = freed.collect();
+        let freed = self.lease_release_rest(releases, &freed).await?;
 
         let taken = taken(self, takes, done.rows).await?;
         Ok((freed, self.lease_take_freed(takes, taken).await?))
@@ -196,11 +179,6 @@ impl LeaseStore for MySqlConnection {
         &mut self,
         all: &[ReleaseParams],
     ) -> Result<Vec<FreeOutcome>, Fault> {
-        if let [params] = all
-            && params.was_queued
-        {
-            return Ok(vec![release::pass_on(self, params).await?]);
-        }
         if all.len() > 1
             && !all.iter().any(|params| params.was_queued)
             && release_all(self, all).await?

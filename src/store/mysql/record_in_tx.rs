@@ -130,10 +130,7 @@ impl RecordInTxStore for MySqlConnection {
         };
         let claim = format!("SAVEPOINT rowlock_claim; {WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
         let done = execute(self, claim).await;
-        let told = |found| TxReply {
-            database: Some(params.database),
-            found,
-        };
+        let told = |found| TxReply::of(Some(params.database), found);
         match done {
             Ok(done) if done.rows_affected() > 0 => {
                 return Ok(told(ClaimOutcome::Mine { attempt: 0 }));
@@ -153,10 +150,8 @@ impl RecordInTxStore for MySqlConnection {
         }
         // The record could not be claimed, or this is another database.
         let rows = rows(self, DATABASE.into()).await?;
-        Ok(TxReply {
-            database: rows.first().map_or(Ok(None), |row| row.try_get(0))?,
-            found: ClaimOutcome::Missed,
-        })
+        let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
+        Ok(TxReply::of(database, ClaimOutcome::Missed))
     }
 
     async fn tx_keep(
@@ -168,10 +163,7 @@ impl RecordInTxStore for MySqlConnection {
         match done.rows_affected() {
             // The claim was inserted or changed in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
-            _ => Ok(TxReply {
-                database: Some(params.database),
-                found: FinishOutcome::Ended,
-            }),
+            _ => Ok(TxReply::of(Some(params.database), FinishOutcome::Ended)),
         }
     }
 
@@ -181,18 +173,10 @@ impl RecordInTxStore for MySqlConnection {
     ) -> Result<TxReply<FinishOutcome>, Fault> {
         let rows = rows(self, complete_text(params)).await?;
         let Some(row) = rows.first() else {
-            return Ok(TxReply {
-                database: None,
-                found: FinishOutcome::Superseded,
-            });
+            return Ok(TxReply::of(None, FinishOutcome::Superseded));
         };
-        Ok(TxReply {
-            database: row.try_get(1)?,
-            found: match row.try_get::<i64, _>(0)? {
-                0 => FinishOutcome::Superseded,
-                _ => FinishOutcome::Ended,
-            },
-        })
+        let found = FinishOutcome::of(row.try_get::<i64, _>(0)? > 0);
+        Ok(TxReply::of(row.try_get(1)?, found))
     }
 }
 

@@ -7,7 +7,7 @@ use super::statement::{fill, hex, read_as};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::FinishOutcome;
-use crate::store::verbs::step::{StepBegun, StepLook, StepParams, StepRow, StepStore};
+use crate::store::verbs::step::{StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ? AND r.attempt = ? AND r.state = 'running', CONVERT(r.open_step USING utf8mb4), r.open_step_number, s.content_type, s.outcome
@@ -52,24 +52,30 @@ ORDER BY done_at, step";
 
 #[async_trait]
 impl StepStore for MySqlConnection {
-    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
-        if let Some(begun) = params.seen(look(self, params).await?) {
-            return Ok(begun);
-        }
-        let done = sqlx::query(STEP_OPEN)
+    async fn step_look(&mut self, params: &StepParams) -> Result<Option<StepLook>, Fault> {
+        let look = fill(
+            STEP_LOOK,
+            &[
+                hex(params.attempt_id.as_bytes()),
+                params.attempt.to_string(),
+                hex(params.step.as_bytes()),
+                hex(params.key.scope()),
+                hex(params.key.key()),
+            ],
+        );
+        Ok(read_as(self, &look).await?.pop())
+    }
+
+    async fn step_open(&mut self, params: &StepParams) -> Result<bool, Fault> {
+        let open = sqlx::query(STEP_OPEN)
             .bind(params.key.scope())
             .bind(params.key.key())
             .bind(params.attempt_id)
             .bind(params.attempt)
             .bind(params.kind.number())
             .bind(&*params.step)
-            .bind(params.kind.number())
-            .execute(&mut *self)
-            .await?;
-        if done.rows_affected() > 0 {
-            return Ok(StepBegun::Fresh);
-        }
-        Ok(params.not_begun(look(self, params).await?))
+            .bind(params.kind.number());
+        Ok(open.execute(self).await?.rows_affected() > 0)
     }
 
     async fn step_finish(
@@ -87,7 +93,9 @@ impl StepStore for MySqlConnection {
             .await?;
         if locked.is_none() {
             tx.rollback().await?;
-            return Ok(StepParams::not_settled(look(self, params).await?.as_ref()));
+            return Ok(StepParams::not_settled(
+                self.step_look(params).await?.as_ref(),
+            ));
         }
         sqlx::query(STEP_SETTLED)
             .bind(params.kind.number())
@@ -109,23 +117,6 @@ impl StepStore for MySqlConnection {
         let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
         Ok(read_as(self, &steps).await?)
     }
-}
-
-async fn look(
-    conn: &mut MySqlConnection,
-    params: &StepParams,
-) -> Result<Option<StepLook>, sqlx::Error> {
-    let look = fill(
-        STEP_LOOK,
-        &[
-            hex(params.attempt_id.as_bytes()),
-            params.attempt.to_string(),
-            hex(params.step.as_bytes()),
-            hex(params.key.scope()),
-            hex(params.key.key()),
-        ],
-    );
-    Ok(read_as(conn, &look).await?.pop())
 }
 
 pub(super) async fn keep(

@@ -7,10 +7,7 @@ use super::lock_row::row_ends;
 use super::{functions, query, query_as};
 use crate::model::Name;
 use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
-use crate::store::verbs::deadlock::DeadlockStore;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::RunStore;
-use crate::store::verbs::session::SessionStore;
 use crate::store::verbs::time::to_micros;
 
 /// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but
@@ -114,7 +111,7 @@ impl CleanStore for PgConnection {
         })
     }
 
-    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+    async fn clean_records(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
         let tokens = query(TOKENS)
             .bind(i64::from(limit))
             .execute(&mut *self)
@@ -124,14 +121,11 @@ impl CleanStore for PgConnection {
             .bind(i64::from(limit))
             .fetch_one(&mut *self)
             .await?;
-        self.deadlock_clean(limit).await?;
-        self.run_clean(limit).await?;
-        let sessions = self.session_sweep(limit).await?;
         Ok(CleanedRows {
             outcomes: outcomes.unsigned_abs(),
             records: records.unsigned_abs(),
             tokens,
-            sessions,
+            sessions: 0,
         })
     }
 }

@@ -63,10 +63,7 @@ impl FormTokenStore for PgConnection {
             if row.is_some_and(|row| !row.1) {
                 prove(self).await?;
             }
-            Ok(TxReply {
-                database: row.map(|row| row.0),
-                found: (),
-            })
+            Ok(TxReply::of(row.map(|row| row.0), ()))
         })
         .await
     }
@@ -78,10 +75,10 @@ impl FormTokenStore for PgConnection {
                 prove(self).await?;
                 row = consume(self, params, true).await?;
             }
-            Ok(TxReply {
-                database: row.map(|row| row.0),
-                found: row.is_some_and(|row| row.1),
-            })
+            Ok(TxReply::of(
+                row.map(|row| row.0),
+                row.is_some_and(|row| row.1),
+            ))
         })
         .await
     }

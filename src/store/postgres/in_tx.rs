@@ -212,10 +212,7 @@ impl InTxStore for PgConnection {
                 Some((_, None, false, _)) => PinOutcome::Invisible,
                 Some((_, None, true, _)) | None => PinOutcome::Missed,
             };
-            Ok(TxReply {
-                database: row.map(|row| row.0),
-                found,
-            })
+            Ok(TxReply::of(row.map(|row| row.0), found))
         })
         .await
     }
@@ -280,7 +277,7 @@ async fn take_one(conn: &mut PgConnection, params: &TxParams) -> Result<TxReply<
                 fences: vec![fence],
                 perhaps_again: Vec::new(),
             };
-            Ok(TxReply { database, found })
+            Ok(TxReply::of(database, found))
         }
         Ok(None) => {
             let row: Option<(Uuid, bool, bool, bool, Option<i64>)> = query_as(WHY)
@@ -290,15 +287,15 @@ async fn take_one(conn: &mut PgConnection, params: &TxParams) -> Result<TxReply<
             if row.is_some_and(|row| !row.3) {
                 prove(conn).await?;
             }
-            Ok(TxReply {
-                database: row.map(|row| row.0),
-                found: match row {
+            Ok(TxReply::of(
+                row.map(|row| row.0),
+                match row {
                     Some((_, true, ..)) => TxTaken::Again,
                     Some((.., Some(left))) => TxTaken::Quarantined(micros(left)),
                     Some((_, _, true, ..)) => TxTaken::NoRow,
                     _ => TxTaken::Missed(None),
                 },
-            })
+            ))
         }
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(GAVE_WAY) => {
             let detail = "a lease was granted while its row was being locked";
@@ -332,5 +329,5 @@ async fn take_all(conn: &mut PgConnection, all: &[TxParams]) -> Result<TxReply<T
             _ => TxTaken::Missed(None),
         },
     };
-    Ok(TxReply { database, found })
+    Ok(TxReply::of(database, found))
 }

@@ -269,21 +269,7 @@ impl LeaseStore for PgConnection {
             .iter()
             .map(|params| is_lock(params) && freed.next() == Some(true));
         let freed: Vec<bool> = freed.collect();
-        let held = left(releases, freed.iter().map(|freed| !freed));
-        let mut others = if held.is_empty() {
-            Vec::new()
-        } else {
-            self.lease_release(&held).await?
-        }
-        .into_iter();
-        let freed = freed.into_iter().map(|freed| {
-            if freed {
-                FreeOutcome::Released
-            } else {
-                others.next().unwrap_or(FreeOutcome::Superseded)
-            }
-        });
-        let freed = freed.collect();
+        let freed = self.lease_release_rest(releases, &freed).await?;
 
         let busy = left(takes, done.fences.iter().map(Option::is_none));
         let taken = take(self, &busy).await?;
@@ -295,11 +281,6 @@ impl LeaseStore for PgConnection {
         &mut self,
         all: &[ReleaseParams],
     ) -> Result<Vec<FreeOutcome>, Fault> {
-        if let [params] = all
-            && params.was_queued
-        {
-            return Ok(vec![release::pass_on(self, params).await?]);
-        }
         if let [params] = all {
             let one: Option<(bool, String)> = query_as(RELEASE_ONE)
                 .bind(params.name.as_bytes())

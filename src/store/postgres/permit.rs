@@ -9,9 +9,9 @@ use uuid::Uuid;
 use super::functions::calls;
 use super::lock_row::{make_row, row_ends};
 use super::query_as;
-use super::queue::{JoinColumns, joined, unlocked};
+use super::queue::{JoinColumns, joined};
 use crate::model::{Kind, Name, Share};
-use crate::store::verbs::fault::Fault;
+use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
     EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, WINDOW,

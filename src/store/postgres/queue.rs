@@ -11,8 +11,8 @@ use super::functions::calls;
 use super::listener::channel;
 use super::lock_row::{ROW, make_row, one, row_ends};
 use super::{query, query_as, query_scalar};
-use crate::model::{FaultKind, Kind, Name};
-use crate::store::verbs::fault::Fault;
+use crate::model::{Kind, Name};
+use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
     PassOutcome, PassParams, QueueStore, Ticket, WINDOW, WaiterRow, with_quarantine,
@@ -202,15 +202,6 @@ async fn pass(conn: &mut PgConnection, params: &PassParams) -> Result<PassColumn
         .bind(to_micros(WINDOW))
         .fetch_one(conn)
         .await
-}
-
-/// `None`: the row stayed locked, and nothing has happened.
-pub(super) fn unlocked<T>(answer: Result<T, sqlx::Error>) -> Result<Option<T>, Fault> {
-    match answer.map_err(Fault::from) {
-        Ok(answer) => Ok(Some(answer)),
-        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
-        Err(fault) => Err(fault),
-    }
 }
 
 #[cfg(test)]

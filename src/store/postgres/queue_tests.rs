@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener};
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
+use crate::model::FaultKind;
 use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};

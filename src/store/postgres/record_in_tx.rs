@@ -107,16 +107,13 @@ impl RecordInTxStore for PgConnection {
                 .fetch_optional(&mut *self)
                 .await?;
             if let Some((database, attempt)) = row {
-                let found = ClaimOutcome::Mine { attempt };
-                return Ok(TxReply { database, found });
+                return Ok(TxReply::of(database, ClaimOutcome::Mine { attempt }));
             }
             // The record has changed or is locked, and another look finds out which; or it is in another database.
             row_security::check(self).await?;
             let database = query_scalar("SELECT id FROM rowlock_database");
-            Ok(TxReply {
-                database: database.fetch_optional(self).await?,
-                found: ClaimOutcome::Locked,
-            })
+            let database = database.fetch_optional(self).await?;
+            Ok(TxReply::of(database, ClaimOutcome::Locked))
         })
         .await
     }
@@ -151,16 +148,10 @@ impl RecordInTxStore for PgConnection {
                 .execute(&mut *self)
                 .await?;
             if done.rows_affected() > 0 {
-                return Ok(TxReply {
-                    database: Some(params.database),
-                    found: FinishOutcome::Ended,
-                });
+                return Ok(TxReply::of(Some(params.database), FinishOutcome::Ended));
             }
             match query_as(BEGUN).fetch_one(self).await? {
-                (true, database) => Ok(TxReply {
-                    database,
-                    found: FinishOutcome::Superseded,
-                }),
+                (true, database) => Ok(TxReply::of(database, FinishOutcome::Superseded)),
                 (false, _) => Err(Fault::transaction_over()),
             }
         })
@@ -173,11 +164,10 @@ impl RecordInTxStore for PgConnection {
     ) -> Result<TxReply<FinishOutcome>, Fault> {
         in_callers(async {
             if let Some(CompleteColumns { id: database }) = complete(self, params).await? {
-                let found = FinishOutcome::Ended;
-                return Ok(TxReply { database, found });
+                return Ok(TxReply::of(database, FinishOutcome::Ended));
             }
             let here = here(&mut *self).await?;
-            let told = |database, found| Ok(TxReply { database, found });
+            let told = |database, found| Ok(TxReply::of(database, found));
             if let Some((database, false)) = here {
                 // The transaction has written nothing yet, or it is over.
                 prove(self).await?;
@@ -210,10 +200,7 @@ async fn tx_claim_new(
         Some((_, false, _)) => ClaimOutcome::Locked,
         _ => ClaimOutcome::Missed,
     };
-    Ok(TxReply {
-        database: row.map(|row| row.0),
-        found,
-    })
+    Ok(TxReply::of(row.map(|row| row.0), found))
 }
 
 /// The result of completing an attempt in this transaction.

@@ -7,7 +7,7 @@ use super::{query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::FinishOutcome;
-use crate::store::verbs::step::{StepBegun, StepLook, StepParams, StepRow, StepStore};
+use crate::store::verbs::step::{StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = $3 AND r.attempt = $4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
@@ -52,24 +52,26 @@ ORDER BY done_at, step";
 
 #[async_trait]
 impl StepStore for PgConnection {
-    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
-        let seen = look(self, params).await?;
-        if let Some(begun) = params.seen(seen) {
-            return Ok(begun);
-        }
-        let done = query(STEP_OPEN)
+    async fn step_look(&mut self, params: &StepParams) -> Result<Option<StepLook>, Fault> {
+        Ok(query_as(STEP_LOOK)
             .bind(params.key.scope())
             .bind(params.key.key())
             .bind(params.attempt_id)
             .bind(params.attempt)
             .bind(&*params.step)
-            .bind(params.kind.number())
-            .execute(&mut *self)
-            .await?;
-        if done.rows_affected() > 0 {
-            return Ok(StepBegun::Fresh);
-        }
-        Ok(params.not_begun(look(self, params).await?))
+            .fetch_optional(self)
+            .await?)
+    }
+
+    async fn step_open(&mut self, params: &StepParams) -> Result<bool, Fault> {
+        let open = query(STEP_OPEN)
+            .bind(params.key.scope())
+            .bind(params.key.key())
+            .bind(params.attempt_id)
+            .bind(params.attempt)
+            .bind(&*params.step)
+            .bind(params.kind.number());
+        Ok(open.execute(self).await?.rows_affected() > 0)
     }
 
     async fn step_finish(
@@ -91,7 +93,9 @@ impl StepStore for PgConnection {
         if mine > 0 {
             return Ok(FinishOutcome::Ended);
         }
-        Ok(StepParams::not_settled(look(self, params).await?.as_ref()))
+        Ok(StepParams::not_settled(
+            self.step_look(params).await?.as_ref(),
+        ))
     }
 
     async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
@@ -101,18 +105,4 @@ impl StepStore for PgConnection {
             .fetch_all(self)
             .await?)
     }
-}
-
-async fn look(
-    conn: &mut PgConnection,
-    params: &StepParams,
-) -> Result<Option<StepLook>, sqlx::Error> {
-    query_as(STEP_LOOK)
-        .bind(params.key.scope())
-        .bind(params.key.key())
-        .bind(params.attempt_id)
-        .bind(params.attempt)
-        .bind(&*params.step)
-        .fetch_optional(conn)
-        .await
 }

@@ -10,10 +10,7 @@ use super::writing::in_a_transaction;
 use crate::model::Name;
 use crate::store::driver::json;
 use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
-use crate::store::verbs::deadlock::DeadlockStore;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::RunStore;
-use crate::store::verbs::session::SessionStore;
 use crate::store::verbs::time::to_micros;
 
 /// The rows that are due.
@@ -109,13 +106,13 @@ impl CleanStore for SqliteConnection {
         Ok(CleanedLocks { removed, last })
     }
 
-    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+    async fn clean_records(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
         let tokens = sqlx::query(TOKENS)
             .bind(limit)
             .execute(&mut *self)
             .await?
             .rows_affected();
-        let mut cleaned = in_a_transaction(self, async |conn| {
+        in_a_transaction(self, async |conn| {
             let due: Vec<(i64, Vec<u8>, Vec<u8>, bool)> = sqlx::query_as(DUE)
                 .bind(limit)
                 .fetch_all(&mut *conn)
@@ -137,11 +134,7 @@ impl CleanStore for SqliteConnection {
             }
             Ok(cleaned)
         })
-        .await?;
-        self.deadlock_clean(limit).await?;
-        self.run_clean(limit).await?;
-        cleaned.sessions = self.session_sweep(limit).await?;
-        Ok(cleaned)
+        .await
     }
 }
 

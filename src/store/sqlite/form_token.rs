@@ -34,10 +34,7 @@ impl FormTokenStore for SqliteConnection {
     async fn tx_token_issue(&mut self, params: &TokenParams) -> Result<TxReply<()>, Fault> {
         in_transaction(self).await?;
         self.token_issue(params).await?;
-        Ok(TxReply {
-            database: database(self).await?,
-            found: (),
-        })
+        Ok(TxReply::of(database(self).await?, ()))
     }
 
     async fn tx_token_consume(&mut self, params: &TokenParams) -> Result<TxReply<bool>, Fault> {
@@ -47,9 +44,6 @@ impl FormTokenStore for SqliteConnection {
             .bind(&params.digest.as_bytes()[..])
             .execute(&mut *self)
             .await?;
-        Ok(TxReply {
-            database: database(self).await?,
-            found: gone.rows_affected() > 0,
-        })
+        Ok(TxReply::of(database(self).await?, gone.rows_affected() > 0))
     }
 }

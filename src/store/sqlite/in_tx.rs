@@ -91,10 +91,7 @@ impl InTxStore for SqliteConnection {
             Some(_) => PinOutcome::Expired,
             None => PinOutcome::Gone,
         };
-        Ok(TxReply {
-            database: told.database,
-            found,
-        })
+        Ok(TxReply::of(told.database, found))
     }
 
     async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
@@ -110,16 +107,13 @@ impl InTxStore for SqliteConnection {
         let database = rows.first().and_then(|row| row.database);
         let rows: Vec<LockRow> = rows.into_iter().filter_map(|row| row.found).collect();
         if let Some(held) = rows.iter().find(|row| row.is_live()) {
-            let found = TxTaken::Missed(Some(held.clone()));
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, TxTaken::Missed(Some(held.clone()))));
         }
         if rows.iter().any(|row| row.kind != Some(Kind::Lock)) {
-            let found = TxTaken::Missed(None);
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, TxTaken::Missed(None)));
         }
         if let Some(quarantine) = quarantine::seen(self).await? {
-            let found = TxTaken::Quarantined(quarantine.left);
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, TxTaken::Quarantined(quarantine.left)));
         }
         let left: Vec<LeftBehind> = rows.iter().filter_map(LockRow::left_behind).collect();
         if !left.is_empty() {
@@ -132,8 +126,7 @@ impl InTxStore for SqliteConnection {
         let outdated =
             |params: &TxParams| params.version.is_some() && params.version != before(params);
         if all.iter().any(outdated) {
-            let found = TxTaken::Missed(None);
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, TxTaken::Missed(None)));
         }
         let again = |params: &&TxParams| params.before.is_some() && params.before == before(params);
         let perhaps_again = all.iter().filter(again);
@@ -144,8 +137,7 @@ impl InTxStore for SqliteConnection {
         // a block.
         let ahead = rows.iter().map(|row| row.fence + 1 - now).max();
         if let Some(ahead) = ahead.filter(|ahead| (1..=FURTHEST_AHEAD).contains(ahead)) {
-            let found = TxTaken::Early(micros(ahead));
-            return Ok(TxReply { database, found });
+            return Ok(TxReply::of(database, TxTaken::Early(micros(ahead))));
         }
         let granted: Vec<(Vec<u8>, i64)> = sqlx::query_as(GRANT)
             .bind(json::names(all.iter().map(|params| &params.name)))
@@ -164,7 +156,7 @@ impl InTxStore for SqliteConnection {
             },
             None => TxTaken::NoRow,
         };
-        Ok(TxReply { database, found })
+        Ok(TxReply::of(database, found))
     }
 
     /// The holder of the write lock has nothing to wait for.
@@ -234,10 +226,7 @@ async fn take_one(
         fences: vec![fence],
         perhaps_again: Vec::new(),
     };
-    Ok(database.map(|database| TxReply {
-        database,
-        found: granted,
-    }))
+    Ok(database.map(|database| TxReply::of(database, granted)))
 }
 
 async fn read(conn: &mut SqliteConnection, name: &Name) -> Result<TxReply<Option<LockRow>>, Fault> {

@@ -136,11 +136,6 @@ impl LeaseStore for SqliteConnection {
         &mut self,
         all: &[ReleaseParams],
     ) -> Result<Vec<FreeOutcome>, Fault> {
-        if let [params] = all
-            && params.was_queued
-        {
-            return Ok(vec![release::pass_on(self, params).await?]);
-        }
         let done = free(self, all).await?;
         let rows = rest(self, all.iter().map(|params| &params.name), &done).await?;
         freed(self, all, &done, &rows).await

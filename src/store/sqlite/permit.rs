@@ -14,11 +14,11 @@ use super::grant_rule::next_fence;
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{PermitName, PermitRequest, permits_of};
 use super::quarantine::is_quarantined;
-use super::queue::{joined_or_full, unlocked};
+use super::queue::joined_or_full;
 use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name, Share};
-use crate::store::verbs::fault::Fault;
+use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
     EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy,

@@ -12,9 +12,9 @@ use super::lock_row::{make_row, read, row_ends};
 use super::quarantine::is_quarantined;
 use super::waiter;
 use super::writing::in_a_transaction;
-use crate::model::{FaultKind, Kind, Name};
+use crate::model::{Kind, Name};
 use crate::store::driver::{json, writers};
-use crate::store::verbs::fault::Fault;
+use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
     PassOutcome, PassParams, QueueStore, Ticket, WaiterRow, with_quarantine,
@@ -158,7 +158,7 @@ impl QueueStore for SqliteConnection {
             [(fence, is_awaited)] => ConfirmOutcome::held((fence, count, is_awaited)),
             _ => ConfirmOutcome::Gone,
         };
-        Ok(unlocked(fence.map_err(Fault::from))?.map(confirmed))
+        Ok(unlocked(fence)?.map(confirmed))
     }
 
     async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
@@ -369,15 +369,6 @@ pub(super) async fn joined_or_full(
     }
     let row = read(conn, std::iter::once(name)).await?;
     with_quarantine(conn, row.into_values().next().map(JoinOutcome::Full)).await
-}
-
-/// `None`: the file stayed busy, and nothing has happened.
-pub(super) fn unlocked<T>(answer: Result<T, Fault>) -> Result<Option<T>, Fault> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
-        Err(fault) => Err(fault),
-    }
 }
 
 #[cfg(test)]

@@ -40,12 +40,9 @@ impl RecordInTxStore for SqliteConnection {
             .await?;
         let attempt = claim_one(self, params).await?;
         let database: Option<Uuid> = database(self).await?;
-        Ok(TxReply {
-            database,
-            found: attempt.map_or(ClaimOutcome::Missed, |attempt| ClaimOutcome::Mine {
-                attempt,
-            }),
-        })
+        let mine = |attempt| ClaimOutcome::Mine { attempt };
+        let found = attempt.map_or(ClaimOutcome::Missed, mine);
+        Ok(TxReply::of(database, found))
     }
 
     async fn tx_keep(
@@ -76,10 +73,7 @@ impl RecordInTxStore for SqliteConnection {
         match done.rows_affected() {
             // The claim was made in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
-            _ => Ok(TxReply {
-                database: Some(params.database),
-                found: FinishOutcome::Ended,
-            }),
+            _ => Ok(TxReply::of(Some(params.database), FinishOutcome::Ended)),
         }
     }
 
@@ -101,12 +95,7 @@ impl RecordInTxStore for SqliteConnection {
             .bind(end.remember)
             .execute(self)
             .await?;
-        Ok(TxReply {
-            database,
-            found: match done.rows_affected() {
-                0 => FinishOutcome::Superseded,
-                _ => FinishOutcome::Ended,
-            },
-        })
+        let found = FinishOutcome::of(done.rows_affected() > 0);
+        Ok(TxReply::of(database, found))
     }
 }

@@ -7,7 +7,7 @@ use super::writing::durably;
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::FinishOutcome;
-use crate::store::verbs::step::{StepBegun, StepLook, StepParams, StepRow, StepStore};
+use crate::store::verbs::step::{StepLook, StepParams, StepRow, StepStore};
 
 const STEP_LOOK: &str = "
 SELECT r.attempt_id = ?3 AND r.attempt = ?4 AND r.state = 'running', r.open_step, r.open_step_number, s.content_type, s.outcome
@@ -40,32 +40,27 @@ ORDER BY done_at, step";
 
 #[async_trait]
 impl StepStore for SqliteConnection {
-    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
-        let look: Option<StepLook> = sqlx::query_as(STEP_LOOK)
+    async fn step_look(&mut self, params: &StepParams) -> Result<Option<StepLook>, Fault> {
+        Ok(sqlx::query_as(STEP_LOOK)
             .bind(params.key.scope())
             .bind(params.key.key())
             .bind(params.attempt_id)
             .bind(params.attempt)
             .bind(&*params.step)
-            .fetch_optional(&mut *self)
-            .await?;
-        if let Some(begun) = params.seen(look) {
-            return Ok(begun);
-        }
+            .fetch_optional(self)
+            .await?)
+    }
+
+    async fn step_open(&mut self, params: &StepParams) -> Result<bool, Fault> {
         durably(self, async |conn| {
-            let done = sqlx::query(STEP_OPEN)
+            let open = sqlx::query(STEP_OPEN)
                 .bind(params.key.scope())
                 .bind(params.key.key())
                 .bind(params.attempt_id)
                 .bind(params.attempt)
                 .bind(&*params.step)
-                .bind(params.kind.number())
-                .execute(conn)
-                .await?;
-            Ok(match done.rows_affected() {
-                0 => StepBegun::Superseded,
-                _ => StepBegun::Fresh,
-            })
+                .bind(params.kind.number());
+            Ok(open.execute(conn).await?.rows_affected() > 0)
         })
         .await
     }

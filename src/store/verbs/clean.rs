@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::deadlock::DeadlockStore;
 use super::fault::Fault;
 use super::permit::PermitStore;
 use super::queue::{PassParams, PassWhy, QueueStore};
+use super::run::RunStore;
+use super::session::SessionStore;
 use crate::model::Name;
 
 /// The verbs for cleaning.
 #[async_trait]
-pub(crate) trait CleanStore {
+pub(crate) trait CleanStore: DeadlockStore + RunStore + SessionStore + Send {
     /// Looks at the next `limit` lock rows after the name `after` (empty: from the first one), and removes those
     /// unused for [`IDLE`]: free rows whose last grant is older, and rows whose lease expired earlier. Skips locked
     /// rows: their transaction may have the lease pinned.
@@ -29,7 +32,16 @@ pub(crate) trait CleanStore {
     /// Removes at most `limit` of each kind: outcomes past their retention, with the results of their steps; records
     /// and form tokens past their time; runs that began more than 400 days ago; sessions that have expired, after
     /// their locks are freed. Skips locked rows, and records that are running, have an open step or are unknown.
-    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
+    async fn clean(&mut self, limit: u32) -> Result<CleanedRows, Fault> {
+        let mut cleaned = self.clean_records(limit).await?;
+        self.deadlock_clean(limit).await?;
+        self.run_clean(limit).await?;
+        cleaned.sessions = self.session_sweep(limit).await?;
+        Ok(cleaned)
+    }
+
+    /// [`clean`](Self::clean) for outcomes, records and form tokens.
+    async fn clean_records(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
 }
 
 /// Passes a name on that is not in use, and still not idle. Waiters that are dead leave, and permits whose holders

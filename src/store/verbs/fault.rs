@@ -55,6 +55,15 @@ impl Fault {
     }
 }
 
+/// The answer of a verb. `None`: a row stayed locked, or the file busy, and nothing has happened.
+pub(crate) fn unlocked<T>(answer: Result<T, impl Into<Fault>>) -> Result<Option<T>, Fault> {
+    match answer.map_err(Into::into) {
+        Ok(answer) => Ok(Some(answer)),
+        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.cause, f)

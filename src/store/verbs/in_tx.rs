@@ -52,6 +52,12 @@ pub(crate) struct TxReply<T> {
     pub(crate) found: T,
 }
 
+impl<T> TxReply<T> {
+    pub(crate) fn of(database: Option<Uuid>, found: T) -> Self {
+        Self { database, found }
+    }
+}
+
 /// The database's id, and the columns of a lock row if there is one.
 impl<'r, R: Row> FromRow<'r, R> for TxReply<Option<LockRow>>
 where

@@ -14,7 +14,7 @@ use super::queue::{PassParams, PassWhy, QueueStore};
 use super::release::{FreeOutcome, ReleaseParams};
 use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
-use super::{Store, permit};
+use super::{Store, permit, release};
 use crate::model::{Kind, Name};
 
 /// The verbs for leases.
@@ -111,7 +111,10 @@ pub(crate) trait LeaseStore:
     async fn lease_release(&mut self, all: &[ReleaseParams]) -> Result<Vec<FreeOutcome>, Fault> {
         let is_permit = |params: &&ReleaseParams| params.name.of_permit().is_some();
         if !all.iter().any(|params| is_permit(&params)) {
-            return self.lease_release_locks(all).await;
+            return match all {
+                [params] if params.was_queued => Ok(vec![release::pass_on(self, params).await?]),
+                _ => self.lease_release_locks(all).await,
+            };
         }
         let locks: Vec<ReleaseParams> = all
             .iter()
@@ -132,6 +135,28 @@ pub(crate) trait LeaseStore:
             });
         }
         Ok(freed)
+    }
+
+    /// [`lease_release`](Self::lease_release), where an exchange has freed some already. The outcomes of all.
+    async fn lease_release_rest(
+        &mut self,
+        all: &[ReleaseParams],
+        freed: &[bool],
+    ) -> Result<Vec<FreeOutcome>, Fault> {
+        let rest = all.iter().zip(freed).filter(|(_, is_freed)| !**is_freed);
+        let rest: Vec<ReleaseParams> = rest.map(|(params, _)| params.clone()).collect();
+        let mut outcomes = vec![FreeOutcome::Released; all.len()];
+        if !rest.is_empty() {
+            let rest = self.lease_release(&rest).await?;
+            let places = outcomes
+                .iter_mut()
+                .zip(freed)
+                .filter(|(_, is_freed)| !**is_freed);
+            for ((place, _), outcome) in places.zip(rest) {
+                *place = outcome;
+            }
+        }
+        Ok(outcomes)
     }
 
     /// [`lease_release`](Self::lease_release) for names of locks.

@@ -36,69 +36,41 @@ pub(crate) mod session;
 pub(crate) mod step;
 pub(crate) mod time;
 
-use clean::CleanStore;
-use deadlock::DeadlockStore;
-use form_token::FormTokenStore;
-use hold::HoldStore;
-use in_tx::InTxStore;
-use lease::LeaseStore;
-use lock_row::LockRowStore;
-use permit::PermitStore;
-use quarantine::QuarantineStore;
-use queue::QueueStore;
-use record::RecordStore;
-use record_admin::RecordAdminStore;
-use record_in_tx::RecordInTxStore;
-use run::RunStore;
-use schema::SchemaStore;
-use session::SessionStore;
-use step::StepStore;
+/// A trait with the verbs of several.
+macro_rules! verbs {
+    ($(#[$doc:meta])+ $name:ident: $($of:path),+) => {
+        $(#[$doc])+
+        pub(crate) trait $name: $($of +)+ Send {}
 
-/// The verbs that rowlock sends on connections of its own.
-pub(crate) trait Store:
-    LeaseStore
-    + QueueStore
-    + PermitStore
-    + DeadlockStore
-    + LockRowStore
-    + RecordStore
-    + RecordAdminStore
-    + StepStore
-    + FormTokenStore
-    + CleanStore
-    + SchemaStore
-    + SessionStore
-    + QuarantineStore
-    + HoldStore
-    + RunStore
-    + Send
-{
+        impl<T: $($of +)+ Send> $name for T {}
+    };
 }
 
-impl<T> Store for T where
-    T: LeaseStore
-        + QueueStore
-        + PermitStore
-        + DeadlockStore
-        + LockRowStore
-        + RecordStore
-        + RecordAdminStore
-        + StepStore
-        + FormTokenStore
-        + CleanStore
-        + SchemaStore
-        + SessionStore
-        + QuarantineStore
-        + HoldStore
-        + RunStore
-        + Send
-{
+verbs! {
+    /// The verbs that rowlock sends on connections of its own.
+    Store:
+        lease::LeaseStore,
+        queue::QueueStore,
+        permit::PermitStore,
+        deadlock::DeadlockStore,
+        lock_row::LockRowStore,
+        record::RecordStore,
+        record_admin::RecordAdminStore,
+        step::StepStore,
+        form_token::FormTokenStore,
+        clean::CleanStore,
+        schema::SchemaStore,
+        session::SessionStore,
+        quarantine::QuarantineStore,
+        hold::HoldStore,
+        run::RunStore
 }
 
-/// The verbs in a caller's transaction.
-pub(crate) trait TxStore:
-    InTxStore + RecordInTxStore + FormTokenStore + SchemaStore + Send
-{
+verbs! {
+    /// The verbs in a caller's transaction.
+    TxStore:
+        in_tx::InTxStore,
+        record_in_tx::RecordInTxStore,
+        form_token::FormTokenStore,
+        schema::SchemaStore
 }
-
-impl<T: InTxStore + RecordInTxStore + FormTokenStore + SchemaStore + Send> TxStore for T {}

@@ -249,6 +249,17 @@ impl RecordRow {
     }
 }
 
+impl FinishOutcome {
+    /// Whether the row of the running attempt was found.
+    pub(crate) fn of(is_mine: bool) -> Self {
+        if is_mine {
+            Self::Ended
+        } else {
+            Self::Superseded
+        }
+    }
+}
+
 impl FinishParams {
     /// The size of the outcome in bytes; 0 without one.
     pub(crate) fn size(&self) -> usize {

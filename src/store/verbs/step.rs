@@ -13,10 +13,26 @@ use crate::model::{Outcome, RecordKey};
 
 /// The verbs for steps. They follow the rules of those for [records](super::record).
 #[async_trait]
-pub(crate) trait StepStore {
+pub(crate) trait StepStore: Send {
     /// Begins a step, unless it was finished in this or an earlier attempt. A step that must not be repeated becomes
     /// the open step of the record, unless a later beginning is open. (An earlier beginning is over.)
-    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault>;
+    async fn step_begin(&mut self, params: &StepParams) -> Result<StepBegun, Fault> {
+        if let Some(begun) = params.seen(self.step_look(params).await?) {
+            return Ok(begun);
+        }
+        if self.step_open(params).await? {
+            return Ok(StepBegun::Fresh);
+        }
+        let look = self.step_look(params).await?;
+        Ok(params.seen(look).unwrap_or(StepBegun::Locked))
+    }
+
+    /// Looks at the record and the step. `None`: there is no record.
+    async fn step_look(&mut self, params: &StepParams) -> Result<Option<StepLook>, Fault>;
+
+    /// Makes the step the open step of the record. False: the attempt is not the running one, a later beginning is
+    /// open, or the row is locked.
+    async fn step_open(&mut self, params: &StepParams) -> Result<bool, Fault>;
 
     /// Keeps the result of a step, or that it did not happen. Closes the open step if that is this beginning or an
     /// earlier one: a late sending does not close the same step begun again.
@@ -69,11 +85,6 @@ pub(crate) type StepLook = (
 );
 
 impl StepParams {
-    /// Why a step could not be opened.
-    pub(crate) fn not_begun(&self, look: Option<StepLook>) -> StepBegun {
-        self.seen(look).unwrap_or(StepBegun::Locked)
-    }
-
     /// Why a step could not be settled.
     pub(crate) fn not_settled(look: Option<&StepLook>) -> FinishOutcome {
         match look {
