@@ -286,7 +286,7 @@ impl Rowlock {
     /// The database, without its password.
     #[must_use]
     pub fn target(&self) -> &str {
-        &self.core.server.target
+        &self.core.lanes.target
     }
 
     /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied

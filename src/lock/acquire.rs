@@ -186,7 +186,7 @@ impl Lock {
         if let Some(share) = self.share {
             share.check()?;
         }
-        if is_alone_in(&self.core.server.target) {
+        if is_alone_in(&self.core.lanes.target) {
             let name = name.clone();
             let doing = "acquire";
             return Err(Error::RowLocked { doing, name });
@@ -274,7 +274,7 @@ impl Lock {
             asking = owner.asking(name) => asking,
             // This operation's time is over, and the owner's earlier tasks have no answer yet.
             () = sleep_until(give_up) => return Err(Error::Unreachable {
-                target: self.core.server.target.to_string(),
+                target: self.core.lanes.target.to_string(),
                 detail: "another task of the same owner asked for the same name, and has no answer yet".into(),
             }),
         };

@@ -119,7 +119,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 let starved = || Error::Starved {
                     doing: self.context.doing,
                     on: self.context.on.clone(),
-                    target: self.core.server.target.to_string(),
+                    target: self.core.lanes.target.to_string(),
                     waited: bound,
                 };
                 // If the server refuses the login or is down, the pooler is not the cause.

@@ -223,7 +223,7 @@ impl Lock {
                         return Err(Error::Deadlock { name, cycle });
                     }
                     SeatEnd::Refused(fault) => {
-                        return Err(fault.into_error("wait for a turn", &core.server.target));
+                        return Err(fault.into_error("wait for a turn", &core.lanes.target));
                     }
                 },
                 () = closing => {}

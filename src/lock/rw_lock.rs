@@ -240,7 +240,7 @@ impl RwHeld {
             Some(_) => Ok(()),
             // A weight of 1 always fits, and nothing else changes the fence of this permit twice.
             None => Err(Error::Unreachable {
-                target: core.server.target.to_string(),
+                target: core.lanes.target.to_string(),
                 detail: format!("downgrade {name:?}: its permit was changed meanwhile"),
             }),
         }

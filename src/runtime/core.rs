@@ -57,7 +57,6 @@ pub(crate) struct Core {
 /// What a client knows of its server and its database, since it connected.
 #[derive(Debug)]
 pub(crate) struct ServerFacts {
-    pub(crate) target: Arc<str>,
     pub(crate) driver: Driver,
     pub(crate) capabilities: Capabilities,
     /// For messages. Code asks the `capabilities` instead.
@@ -74,7 +73,7 @@ pub(crate) struct ServerFacts {
 impl fmt::Debug for Core {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut core = f.debug_struct("Core");
-        core.field("target", &self.server.target)
+        core.field("target", &self.lanes.target)
             .finish_non_exhaustive()
     }
 }

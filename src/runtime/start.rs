@@ -113,7 +113,6 @@ impl Core {
             alphabet,
             cleaner,
             server: ServerFacts {
-                target,
                 driver: Driver::of_engine(server.engine),
                 capabilities: C::CAPABILITIES,
                 engine: server.engine,

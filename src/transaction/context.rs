@@ -80,7 +80,7 @@ impl<'a> Context<'a> {
         Error::Transaction(TransactionError::WrongDatabase {
             doing: self.doing,
             on: self.on.clone(),
-            target: self.core.server.target.to_string(),
+            target: self.core.lanes.target.to_string(),
             detail,
         })
     }
@@ -94,6 +94,6 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn error(&self, fault: Fault) -> Error {
-        fault.into_error_in_tx(self.doing, &self.on, &self.core.server.target)
+        fault.into_error_in_tx(self.doing, &self.on, &self.core.lanes.target)
     }
 }

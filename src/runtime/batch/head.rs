@@ -41,6 +41,12 @@ pub(crate) struct JobHead {
 }
 
 impl JobHead {
+    /// The head of a job that asks for a lock or a permit, until `give_up`.
+    pub(crate) fn acquire(subject: Subject, give_up: Moment) -> Self {
+        let progress = Progress::until(give_up);
+        Self::new(subject, "acquire", Manner::Acquire, progress)
+    }
+
     pub(crate) fn new(
         subject: impl Into<Option<Subject>>,
         doing: &'static str,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::head::{JobHead, Manner};
+use super::head::{JobHead, Manner, Progress};
 use crate::model::{Error, Moment};
 use crate::store::driver::connect::VerbCall;
 use crate::store::verbs::Store;
@@ -50,9 +50,9 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     /// Whether no caller waits for the answer.
     fn is_closed(&self) -> bool;
 
-    /// The job that has to follow when `task` ends without the outcome that its caller asked for.
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let _ = (task, now);
+    /// The job that has to follow when this one, which is so far, ends without the outcome that its caller asked for.
+    fn undo(&self, progress: &Progress, now: Moment) -> Option<Job> {
+        let _ = (progress, now);
         None
     }
 
@@ -154,6 +154,15 @@ pub(crate) enum Next {
 }
 
 impl Next {
+    /// The undo of sendings, if there is one. When one of them is `in_doubt`, the undo is repeated.
+    pub(crate) fn undo<V: Verb>(undo: Option<Task<V>>, in_doubt: bool) -> Self {
+        match undo {
+            Some(undo) if in_doubt => Self::Later(undo.repeated().into()),
+            Some(undo) => Self::Later(undo.into()),
+            None => Self::Done,
+        }
+    }
+
     pub(crate) fn answer<T: Send + 'static>(reply: Reply<T>, answer: Result<T, Error>) -> Self {
         Self::Answer(Box::new(|| drop(reply.send(answer))))
     }

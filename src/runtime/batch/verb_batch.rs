@@ -42,7 +42,7 @@ impl<V: Verb> AnyTask for Task<V> {
     }
 
     fn undo(&self, now: Moment) -> Option<Job> {
-        V::undo(self, now)
+        self.verb.undo(&self.head.progress, now)
     }
 
     fn again(self: Box<Self>) -> Job {

@@ -1,9 +1,8 @@
 //! Confirming a grant that was passed on to a waiter: only then it is held.
 
 use super::pending_grant::PendingGrant;
-use super::release;
 use crate::model::{Error, Moment, Subject};
-use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::guard::Guard;
 use crate::runtime::wait::queue_place::QueuePlace;
@@ -26,8 +25,6 @@ pub(crate) struct Accept {
     params: ConfirmParams,
     wanted: PendingGrant,
     place: QueuePlace,
-    /// The grant was confirmed by a second sending.
-    is_confirmed: bool,
     reply: Reply<AcceptAnswer>,
 }
 
@@ -40,12 +37,7 @@ impl Accept {
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::of_row(&wanted.name);
-        let head = JobHead::new(
-            subject,
-            "acquire",
-            Manner::Acquire,
-            Progress::until(give_up),
-        );
+        let head = JobHead::acquire(subject, give_up);
         wanted.ticket = Some(place.ticket().clone());
         wanted.is_queued = true;
         let session = wanted.session.as_ref();
@@ -61,7 +53,6 @@ impl Accept {
             params,
             wanted,
             place,
-            is_confirmed: false,
             reply,
         };
         Task { head, verb }
@@ -88,10 +79,10 @@ impl Verb for Accept {
     }
 
     fn settle(mut task: Task<Self>, outcome: Option<ConfirmOutcome>, answered: AnswerTime) -> Next {
-        let is_stale = answered.is_stale(task.verb.params.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Some(ConfirmOutcome::Held { .. })) && is_stale {
+        if matches!(outcome, Some(ConfirmOutcome::Held { .. }))
+            && task.verb.wanted.is_late(answered)
+        {
             task.head.progress.sent = true;
-            task.verb.is_confirmed = true;
             return Next::Then(task.into());
         }
         let Self {
@@ -122,20 +113,9 @@ impl Verb for Accept {
     }
 
     /// Undoes a confirm that was sent: it may have happened, or may happen late.
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (progress, params) = (&task.head.progress, &task.verb.params);
-        let waiters = &task.verb.wanted.waiters;
-        let undo = || {
-            release::undo(
-                &params.name,
-                params.grant_id,
-                params.ttl,
-                progress.doubts,
-                waiters,
-                now,
-            )
-        };
-        progress.sent.then(|| undo().into())
+    fn undo(&self, progress: &Progress, now: Moment) -> Option<Job> {
+        let undo = || self.wanted.undone(progress, now).into();
+        progress.sent.then(undo)
     }
 
     /// Dropping the place leaves the queue, and passes the name on if it was confirmed.

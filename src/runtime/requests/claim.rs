@@ -1,7 +1,9 @@
 //! Claiming a key: the attempt to run the work of a record.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::confirm::{Confirm, GrantVerb};
 use super::finish;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
@@ -47,25 +49,6 @@ impl Claim {
         Task { head, verb }
     }
 
-    /// Hands the guard to the caller. When the caller has gone, dropping the guard frees the key.
-    fn mine(self, attempt: i64, deadline: Moment) -> Next {
-        let params = self.params;
-        let clock_error = self.holdings.settings.clock_error;
-        let key = params.key.clone();
-        let grant = Grant::new(
-            key,
-            params.attempt_id,
-            attempt,
-            params.lease,
-            clock_error,
-            None,
-            deadline,
-        );
-        let guard = RecordGuard::new(Arc::new(grant), self.holdings, &params);
-        let _ = self.reply.send(Ok(ClaimAnswer::Mine(guard)));
-        Next::Done
-    }
-
     /// The claim failed. A late sending may still claim the key.
     fn not_mine(self, progress: &Progress, found: ClaimAnswer) -> Next {
         // An earlier sending, or this claim itself, may have the record locked.
@@ -73,14 +56,44 @@ impl Claim {
             progress.in_doubt() || (progress.sent && matches!(found, ClaimAnswer::Locked));
         let undo = is_unknown.then(|| finish::undo(&self.params, progress, Moment::now()));
         let _ = self.reply.send(Ok(found));
-        undo.map_or(Next::Done, |undo| {
-            let undo = if progress.in_doubt() {
-                undo.repeated()
-            } else {
-                undo
-            };
-            Next::Later(undo.into())
-        })
+        Next::undo(undo, progress.in_doubt())
+    }
+}
+
+impl GrantVerb for Claim {
+    type Renewal = KeepParams;
+
+    fn renewal(&self) -> KeepParams {
+        KeepParams {
+            key: self.params.key.clone(),
+            attempt_id: self.params.attempt_id,
+            lease: self.params.lease,
+        }
+    }
+
+    async fn renew(all: &[KeepParams], store: &mut dyn Store) -> Result<Vec<RenewOutcome>, Fault> {
+        store.record_renew(all).await
+    }
+
+    fn granted(self, _: &Progress, attempt: i64, sent: Moment, left: Duration) -> Next {
+        let params = self.params;
+        let clock_error = self.holdings.settings.clock_error;
+        let grant = Grant::new(
+            params.key.clone(),
+            params.attempt_id,
+            attempt,
+            params.lease,
+            clock_error,
+            None,
+            sent + clock_error.trusted(left),
+        );
+        let guard = RecordGuard::new(Arc::new(grant), self.holdings, &params);
+        let _ = self.reply.send(Ok(ClaimAnswer::Mine(guard)));
+        Next::Done
+    }
+
+    fn lapsed(self, progress: &Progress) -> Next {
+        self.not_mine(progress, ClaimAnswer::Missed)
     }
 }
 
@@ -100,24 +113,17 @@ impl Verb for Claim {
     }
 
     fn settle(task: Task<Self>, outcome: ClaimOutcome, answered: AnswerTime) -> Next {
-        let (progress, claim) = (task.head.progress, task.verb);
+        let (progress, lease) = (task.head.progress, task.verb.params.lease);
         match outcome {
             // An earlier sending may have claimed it, or this one long ago: confirm the lease.
-            ClaimOutcome::Mine { attempt }
-                if progress.sent || answered.is_stale(claim.params.lease) =>
-            {
-                let mut head = task.head;
-                head.progress.sent = true;
-                let verb = ConfirmClaim { claim, attempt };
-                Next::Then(Task { head, verb }.into())
+            ClaimOutcome::Mine { attempt } if progress.sent || answered.is_stale(lease) => {
+                Confirm::after(task, attempt)
             }
             ClaimOutcome::Mine { attempt } => {
-                let clock_error = claim.holdings.settings.clock_error;
-                let deadline = answered.sent + clock_error.trusted(claim.params.lease);
-                claim.mine(attempt, deadline)
+                task.verb.granted(&progress, attempt, answered.sent, lease)
             }
-            ClaimOutcome::Missed => claim.not_mine(&progress, ClaimAnswer::Missed),
-            ClaimOutcome::Locked => claim.not_mine(&progress, ClaimAnswer::Locked),
+            ClaimOutcome::Missed => task.verb.not_mine(&progress, ClaimAnswer::Missed),
+            ClaimOutcome::Locked => task.verb.not_mine(&progress, ClaimAnswer::Locked),
         }
     }
 
@@ -129,11 +135,9 @@ impl Verb for Claim {
         self.reply.is_closed()
     }
 
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (progress, params) = (&task.head.progress, &task.verb.params);
-        progress
-            .sent
-            .then(|| finish::undo(params, progress, now).into())
+    fn undo(&self, progress: &Progress, now: Moment) -> Option<Job> {
+        let undo = || finish::undo(&self.params, progress, now).into();
+        progress.sent.then(undo)
     }
 
     /// Two claims share an answer if they saw the same attempt.
@@ -148,66 +152,5 @@ impl Verb for Claim {
             ClaimOutcome::Mine { .. } | ClaimOutcome::Missed => ClaimOutcome::Missed,
             ClaimOutcome::Locked => ClaimOutcome::Locked,
         })
-    }
-}
-
-/// Confirms a claim whose lease may have little time left.
-#[derive(Debug)]
-struct ConfirmClaim {
-    claim: Claim,
-    attempt: i64,
-}
-
-impl Verb for ConfirmClaim {
-    type Outcome = RenewOutcome;
-
-    const RANK: Rank = Rank::Confirm;
-
-    async fn send(
-        tasks: &mut [Task<Self>],
-        store: &mut dyn Store,
-    ) -> Result<Vec<RenewOutcome>, Fault> {
-        let params = |task: &Task<Self>| {
-            let params = &task.verb.claim.params;
-            KeepParams {
-                key: params.key.clone(),
-                attempt_id: params.attempt_id,
-                lease: params.lease,
-            }
-        };
-        let all: Vec<KeepParams> = tasks.iter().map(params).collect();
-        store.record_renew(&all).await
-    }
-
-    fn settle(task: Task<Self>, outcome: RenewOutcome, answered: AnswerTime) -> Next {
-        let (progress, Self { claim, attempt }) = (task.head.progress, task.verb);
-        match outcome {
-            RenewOutcome::Live { remaining } => {
-                let clock_error = claim.holdings.settings.clock_error;
-                claim.mine(attempt, answered.sent + clock_error.trusted(remaining))
-            }
-            RenewOutcome::Gone => claim.not_mine(&progress, ClaimAnswer::Missed),
-        }
-    }
-
-    fn fail(self, error: Error) {
-        self.claim.fail(error);
-    }
-
-    fn is_closed(&self) -> bool {
-        self.claim.is_closed()
-    }
-
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let (progress, params) = (&task.head.progress, &task.verb.claim.params);
-        progress
-            .sent
-            .then(|| finish::undo(params, progress, now).into())
-    }
-
-    /// Sends the claim again: it finds the attempt that it began.
-    fn again(task: Task<Self>) -> Job {
-        let (head, verb) = (task.head, task.verb.claim);
-        Task { head, verb }.into()
     }
 }

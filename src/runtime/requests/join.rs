@@ -4,7 +4,7 @@ use super::pending_grant::PendingGrant;
 use super::take::busy;
 use super::{MAX_UNDO, leave};
 use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
-use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::guard::Guard;
 use crate::runtime::wait::queue_place::QueuePlace;
@@ -31,8 +31,6 @@ pub(crate) struct Join {
     share: Option<Share>,
     pub(crate) wanted: PendingGrant,
     pub(crate) place: QueuePlace,
-    /// The grant was confirmed by a second sending.
-    is_confirmed: bool,
     reply: Reply<JoinAnswer>,
 }
 
@@ -45,19 +43,13 @@ impl Join {
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(params.name.clone());
-        let head = JobHead::new(
-            subject,
-            "acquire",
-            Manner::Acquire,
-            Progress::until(give_up),
-        );
+        let head = JobHead::acquire(subject, give_up);
         wanted.ticket = Some(place.ticket().clone());
         let verb = Self {
             params,
             share,
             wanted,
             place,
-            is_confirmed: false,
             reply,
         };
         Task { head, verb }
@@ -102,11 +94,10 @@ impl Verb for Join {
     }
 
     fn settle(mut task: Task<Self>, outcome: Option<JoinOutcome>, answered: AnswerTime) -> Next {
-        let is_stale = answered.is_stale(task.verb.params.ttl) && !task.verb.is_confirmed;
-        if matches!(outcome, Some(JoinOutcome::Granted { .. })) && is_stale {
-            // The second sending finds the grant, and gives it the whole TTL.
+        if matches!(outcome, Some(JoinOutcome::Granted { .. }))
+            && task.verb.wanted.is_late(answered)
+        {
             task.head.progress.sent = true;
-            task.verb.is_confirmed = true;
             return Next::Then(task.into());
         }
         let progress = task.head.progress;
@@ -170,8 +161,7 @@ impl Verb for Join {
     }
 
     /// Undoes a join that was sent: it may have happened.
-    fn undo(task: &Task<Self>, _: Moment) -> Option<Job> {
-        let progress = &task.head.progress;
-        progress.sent.then(|| task.verb.undone(progress))
+    fn undo(&self, progress: &Progress, _: Moment) -> Option<Job> {
+        progress.sent.then(|| self.undone(progress))
     }
 }

@@ -160,19 +160,18 @@ impl Verb for Leave {
     }
 
     /// It could not leave in time. Its row would cost the others a window when its turn comes.
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let verb = &task.verb;
-        match verb.stage {
+    fn undo(&self, _: &Progress, now: Moment) -> Option<Job> {
+        match self.stage {
             Stage::First => {}
-            Stage::Overdue => return verb.after(now),
+            Stage::Overdue => return self.after(now),
             Stage::Late => return None,
         }
         let again = Self {
-            ticket: verb.ticket.clone(),
-            at: verb.at,
-            late: verb.late,
-            ttl: verb.ttl,
-            waiters: Arc::clone(&verb.waiters),
+            ticket: self.ticket.clone(),
+            at: self.at,
+            late: self.late,
+            ttl: self.ttl,
+            waiters: Arc::clone(&self.waiters),
             stage: Stage::Overdue,
         };
         Some(again.task(Progress::within(MAX_UNDO)).repeated().into())

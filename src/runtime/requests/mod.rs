@@ -2,6 +2,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod claim;
+mod confirm;
 pub(crate) mod ending;
 pub(crate) mod exchange;
 pub(crate) mod finish;

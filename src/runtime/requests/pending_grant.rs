@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::release;
+use super::release::Release;
 use crate::model::{Moment, Name};
+use crate::runtime::batch::head::Progress;
+use crate::runtime::batch::job::{AnswerTime, Task};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::guard::Guard;
 use crate::runtime::held::holdings::Holdings;
@@ -31,6 +35,8 @@ pub(crate) struct PendingGrant {
     pub(crate) is_queued: bool,
     /// What was reserved for its cohort.
     pub(crate) reserved: FenceBlock,
+    /// A second sending has found the grant.
+    is_confirmed: bool,
 }
 
 impl PendingGrant {
@@ -53,7 +59,26 @@ impl PendingGrant {
             ticket: None,
             is_queued: false,
             reserved: FenceBlock::default(),
+            is_confirmed: false,
         }
+    }
+
+    /// Whether the grant was answered late: the next sending finds it, and gives it the whole TTL. True once.
+    pub(crate) fn is_late(&mut self, answered: AnswerTime) -> bool {
+        answered.is_stale(self.ttl) && !std::mem::replace(&mut self.is_confirmed, true)
+    }
+
+    /// Frees the grants that the sendings of the acquire got, or may still get.
+    pub(super) fn undone(&self, progress: &Progress, now: Moment) -> Task<Release> {
+        let (grant_id, waiters) = (self.grant_id, &self.waiters);
+        release::undo(
+            &self.name,
+            grant_id,
+            self.ttl,
+            progress.doubts,
+            waiters,
+            now,
+        )
     }
 
     /// The grant was given under this fence, by a request that was sent at `sent`, and has `left` of its time. `late`:
@@ -76,6 +101,7 @@ impl PendingGrant {
             ticket,
             is_queued,
             reserved,
+            is_confirmed: _,
         } = self;
         let clock_error = holdings.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);

@@ -200,9 +200,8 @@ impl Verb for Release {
 
     /// When the caller has waited long enough, the name still has to become free: the undo frees the grant, then the
     /// grants of late sendings of its acquire.
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let verb = &task.verb;
-        let own = u32::from(verb.reply.is_some());
-        verb.after(verb.late + own, now)
+    fn undo(&self, _: &Progress, now: Moment) -> Option<Job> {
+        let own = u32::from(self.reply.is_some());
+        self.after(self.late + own, now)
     }
 }

@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
+use super::confirm::{Confirm, GrantVerb};
 use super::pending_grant::PendingGrant;
-use super::release;
-use super::release::Release;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
-use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
 use crate::runtime::held::guard::Guard;
 use crate::store::verbs::Store;
@@ -45,10 +44,9 @@ impl Take {
             params.name.as_bytes().len(),
             params.holder.len() + in_session,
         );
-        let progress = Progress::until(give_up);
         let head = JobHead {
             request: Some(request),
-            ..JobHead::new(subject, "acquire", Manner::Acquire, progress)
+            ..JobHead::acquire(subject, give_up)
         };
         let verb = Self {
             params,
@@ -56,14 +54,6 @@ impl Take {
             reply,
         };
         Task { head, verb }
-    }
-
-    /// Hands the guard to the caller. When the caller has gone, dropping the guard releases the lease.
-    fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
-        let guard = self.wanted.guard(fence, progress.doubts, sent, left);
-        guard.map_or(Next::Done, |guard| {
-            Next::answer(self.reply, Ok(AcquireAnswer::Held(guard)))
-        })
     }
 
     /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late
@@ -76,34 +66,41 @@ impl Take {
     ) -> Next {
         // An earlier sending, or this grant itself, may have the row locked.
         let is_unknown = progress.in_doubt() || (progress.sent && row.is_none());
-        let undo = is_unknown.then(|| self.undo(progress, Moment::now()));
+        let undo = is_unknown.then(|| self.wanted.undone(progress, Moment::now()));
         let name = self.params.name;
         let mut busy = busy(name, Kind::Lock, row);
         if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
             (busy.quarantine, busy.waiters) = (Some(left), waiters);
         }
         let _ = self.reply.send(busy.map(AcquireAnswer::Busy));
-        undo.map_or(Next::Done, |undo| {
-            let undo = if progress.in_doubt() {
-                undo.repeated()
-            } else {
-                undo
-            };
-            Next::Later(undo.into())
+        Next::undo(undo, progress.in_doubt())
+    }
+}
+
+impl GrantVerb for Take {
+    type Renewal = RenewParams;
+
+    fn renewal(&self) -> RenewParams {
+        RenewParams {
+            name: self.params.name.clone(),
+            grant_id: self.params.grant_id,
+            ttl: self.params.ttl,
+        }
+    }
+
+    async fn renew(all: &[RenewParams], store: &mut dyn Store) -> Result<Vec<RenewOutcome>, Fault> {
+        store.lease_renew(all).await
+    }
+
+    fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
+        let guard = self.wanted.guard(fence, progress.doubts, sent, left);
+        guard.map_or(Next::Done, |guard| {
+            Next::answer(self.reply, Ok(AcquireAnswer::Held(guard)))
         })
     }
 
-    /// Frees the grants that its sendings got, or may still get.
-    fn undo(&self, progress: &Progress, now: Moment) -> Task<Release> {
-        let (params, waiters) = (&self.params, &self.wanted.waiters);
-        release::undo(
-            &params.name,
-            params.grant_id,
-            params.ttl,
-            progress.doubts,
-            waiters,
-            now,
-        )
+    fn lapsed(self, progress: &Progress) -> Next {
+        self.busy(progress, None, None)
     }
 }
 
@@ -128,7 +125,7 @@ impl Verb for Take {
             TakeOutcome::Granted { fence }
                 if progress.sent || answered.is_stale(take.params.ttl) =>
             {
-                ConfirmTake::after(task, fence)
+                Confirm::after(task, fence)
             }
             TakeOutcome::Granted { fence } => {
                 let ttl = take.params.ttl;
@@ -136,7 +133,7 @@ impl Verb for Take {
             }
             // An earlier sending was granted it: confirm the lease.
             TakeOutcome::Busy(Some(row)) if progress.sent && row.is_of(take.params.grant_id) => {
-                ConfirmTake::after(task, row.fence)
+                Confirm::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.
             TakeOutcome::Busy(None) | TakeOutcome::Quarantined { .. } if progress.in_doubt() => {
@@ -158,9 +155,10 @@ impl Verb for Take {
     }
 
     /// Undoes an acquire that was sent: it may have happened.
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let progress = &task.head.progress;
-        progress.sent.then(|| task.verb.undo(progress, now).into())
+    fn undo(&self, progress: &Progress, now: Moment) -> Option<Job> {
+        progress
+            .sent
+            .then(|| self.wanted.undone(progress, now).into())
     }
 }
 
@@ -179,83 +177,4 @@ pub(crate) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy,
         waiters,
         quarantine,
     })
-}
-
-/// Confirms a grant whose lease may have little time left.
-#[derive(Debug)]
-pub(crate) struct ConfirmTake {
-    take: Take,
-    fence: i64,
-}
-
-impl ConfirmTake {
-    fn after(task: Task<Take>, fence: i64) -> Next {
-        let Task {
-            mut head,
-            verb: take,
-        } = task;
-        head.progress.sent = true;
-        let verb = Self { take, fence };
-        Next::Then(Task { head, verb }.into())
-    }
-
-    fn take(task: Task<Self>) -> Task<Take> {
-        Task {
-            head: task.head,
-            verb: task.verb.take,
-        }
-    }
-}
-
-impl Verb for ConfirmTake {
-    type Outcome = RenewOutcome;
-
-    const RANK: Rank = Rank::Confirm;
-
-    async fn send(
-        tasks: &mut [Task<Self>],
-        store: &mut dyn Store,
-    ) -> Result<Vec<RenewOutcome>, Fault> {
-        let params = |task: &Task<Self>| {
-            let params = &task.verb.take.params;
-            RenewParams {
-                name: params.name.clone(),
-                grant_id: params.grant_id,
-                ttl: params.ttl,
-            }
-        };
-        let all: Vec<RenewParams> = tasks.iter().map(params).collect();
-        store.lease_renew(&all).await
-    }
-
-    fn settle(task: Task<Self>, outcome: RenewOutcome, answered: AnswerTime) -> Next {
-        let (progress, Self { take, fence }) = (task.head.progress, task.verb);
-        match outcome {
-            RenewOutcome::Live { remaining } => {
-                take.granted(&progress, fence, answered.sent, remaining)
-            }
-            // It was granted, and has expired meanwhile.
-            RenewOutcome::Gone => take.busy(&progress, None, None),
-        }
-    }
-
-    fn fail(self, error: Error) {
-        self.take.fail(error);
-    }
-
-    fn is_closed(&self) -> bool {
-        self.take.is_closed()
-    }
-
-    fn undo(task: &Task<Self>, now: Moment) -> Option<Job> {
-        let progress = &task.head.progress;
-        progress
-            .sent
-            .then(|| task.verb.take.undo(progress, now).into())
-    }
-
-    /// Sends the acquire again: it finds the grant that it got.
-    fn again(task: Task<Self>) -> Job {
-        Self::take(task).into()
-    }
 }

@@ -279,7 +279,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
 async fn an_undo_is_repeated_for_ten_minutes_at_most() {
     let bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.verb.params.ttl = Duration::from_hours(1);
+    take.verb.wanted.ttl = Duration::from_hours(1);
     let now = Moment::now();
     let undo = Job::from(take).undo(now).unwrap();
     assert_eq!(undo.head().progress.give_up, now + Duration::from_mins(10));
@@ -327,10 +327,20 @@ async fn only_a_release_that_somebody_waits_for_goes_on_after_its_time() {
     let take = bench.take("a");
     let guard = bench.granted(take).await;
     let (mut release, _outcome) = bench.release_of(&guard);
-    assert!(Release::undo(&release, Moment::now()).is_some());
+    assert!(
+        release
+            .verb
+            .undo(&release.head.progress, Moment::now())
+            .is_some()
+    );
     // Its time is the TTL of the lease, and no sending of the acquire was in doubt.
     release.verb.reply = None;
-    assert!(Release::undo(&release, Moment::now()).is_none());
+    assert!(
+        release
+            .verb
+            .undo(&release.head.progress, Moment::now())
+            .is_none()
+    );
 }
 
 #[tokio::test]

@@ -105,7 +105,10 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let second = house.ask(&key);
     let taken = other.record_claim(std::slice::from_ref(&second)).await;
     assert!(matches!(taken.unwrap()[..], [ClaimOutcome::Mine { .. }]));
-    let undo = Claim::undo(&claim, Moment::now()).unwrap();
+    let undo = claim
+        .verb
+        .undo(&claim.head.progress, Moment::now())
+        .unwrap();
     house.lane.pending.arrive(undo);
     house.step().await;
     let row = house.row(&key).await.unwrap();
