@@ -234,20 +234,14 @@ impl LeaseStore for MySqlConnection {
             .bind(seen)
             .fetch_optional(&mut *tx)
             .await?;
-        let Some(held) = held else {
-            tx.rollback().await?;
-            return Ok(None);
-        };
-        sqlx::query(FREE)
-            .bind(name.as_bytes())
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query(FORCED)
-            .bind(held.session)
-            .execute(&mut *tx)
-            .await?;
+        if let Some(held) = &held {
+            let free = sqlx::query(FREE).bind(name.as_bytes());
+            free.execute(&mut *tx).await?;
+            let forced = sqlx::query(FORCED).bind(held.session);
+            forced.execute(&mut *tx).await?;
+        }
         tx.commit().await?;
-        Ok(Some(held))
+        Ok(held)
     }
 }
 

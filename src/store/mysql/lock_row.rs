@@ -80,41 +80,29 @@ const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence, capacity)
 VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), ?)";
 
-const INSPECT: &str = concat!(
-    "
+/// Reads live holders.
+macro_rules! live_rows {
+    ($of:literal, $order:literal) => {
+        concat!(
+            "
 SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
+            row_columns!("SYSDATE(6)"),
+            "
 FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name >= ? AND l.name < ? AND ",
-    row_ends!(),
-    " > SYSDATE(6)
-ORDER BY l.name LIMIT 1"
-);
-
-const HOLDERS: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name >= ? AND l.name < ? AND ",
-    row_ends!(),
-    " > SYSDATE(6)
-ORDER BY l.fence, l.acquired_at"
-);
-
-const LIST: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
 WHERE ",
-    row_ends!(),
-    " > SYSDATE(6)
-ORDER BY l.name"
-);
+            $of,
+            row_ends!(),
+            " > SYSDATE(6) ORDER BY ",
+            $order
+        )
+    };
+}
+
+const INSPECT: &str = live_rows!("l.name >= ? AND l.name < ? AND ", "l.name LIMIT 1");
+
+const HOLDERS: &str = live_rows!("l.name >= ? AND l.name < ? AND ", "l.fence, l.acquired_at");
+
+const LIST: &str = live_rows!("", "l.name");
 
 /// Locks the row if it may be forgotten: the condition of the cleaner (`clean.rs`), without its age.
 const UNUSED: &str = "

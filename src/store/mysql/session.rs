@@ -138,9 +138,7 @@ impl SessionStore for MySqlConnection {
 
     async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
         let sessions: Vec<String> = left.iter().map(|l| hex(l.session.as_bytes())).collect();
-        let sessions = [sessions.join(", ")];
-        let (expire, read) = (fill(EXPIRE, &sessions), fill(NOT_ENDED, &sessions));
-        let not_ended = ids(&write_and_read(self, &expire, &read).await?)?;
+        let not_ended = end_expired(self, &sessions).await?;
         let ended = left.iter().filter(|l| !not_ended.contains(&l.session));
         sqlx::query(FREE_NAMES)
             .bind(json::left_behind(ended))
@@ -157,7 +155,7 @@ impl SessionStore for MySqlConnection {
         let freed = freed.execute(&mut *tx).await?.rows_affected();
         tx.commit().await?;
         // Locks that were granted meanwhile.
-        let (late, _) = free(self, id, i64::MAX).await?;
+        let (late, _) = self.session_free(id, i64::MAX).await?;
         Ok(freed + late)
     }
 
@@ -165,40 +163,39 @@ impl SessionStore for MySqlConnection {
         Ok(read_as(self, LIST).await?)
     }
 
-    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
-        let due = ids(&read_alone(self, &fill(DUE, &[most.to_string()])).await?)?;
-        let mut swept = 0;
-        for id in due {
-            if swept >= u64::from(most) {
-                break;
-            }
-            let one = [hex(id.as_bytes())];
-            let (expire, read) = (fill(EXPIRE, &one), fill(NOT_ENDED, &one));
-            // Its client may have renewed it meanwhile.
-            if write_and_read(self, &expire, &read).await?.is_empty() {
-                let (freed, removed) = free(self, id, i64::from(most)).await?;
-                swept += freed + removed;
-            }
+    async fn session_due(&mut self, most: u32) -> Result<Vec<Uuid>, Fault> {
+        let mut due = ids(&read_alone(self, &fill(DUE, &[most.to_string()])).await?)?;
+        let all: Vec<String> = due.iter().map(|id| hex(id.as_bytes())).collect();
+        if all.is_empty() {
+            return Ok(due);
         }
-        Ok(swept)
+        let not_ended = end_expired(self, &all).await?;
+        due.retain(|id| !not_ended.contains(id));
+        Ok(due)
+    }
+
+    async fn session_free(&mut self, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
+        let freed = sqlx::query(FREE).bind(id).bind(limit);
+        let freed = freed.execute(&mut *self).await?.rows_affected();
+        let left = fill(HAS_LOCKS, &[hex(id.as_bytes())]);
+        if !read_alone(self, &left).await?.is_empty() {
+            return Ok((freed, 0));
+        }
+        // A late grant may still come: it belongs to a session that is missing, which has ended.
+        let removed = sqlx::query(REMOVE).bind(id).execute(self).await?;
+        Ok((freed, removed.rows_affected()))
     }
 }
 
-/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions
-/// these were.
-async fn free(conn: &mut MySqlConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
-    let freed = sqlx::query(FREE)
-        .bind(id)
-        .bind(limit)
-        .execute(&mut *conn)
-        .await?;
-    let left = fill(HAS_LOCKS, &[hex(id.as_bytes())]);
-    if !read_alone(conn, &left).await?.is_empty() {
-        return Ok((freed.rows_affected(), 0));
-    }
-    // A late grant may still come: it belongs to a session that is missing, which has ended.
-    let removed = sqlx::query(REMOVE).bind(id).execute(conn).await?;
-    Ok((freed.rows_affected(), removed.rows_affected()))
+/// Ends those of the sessions that have expired, and returns those that have not ended: their clients have renewed
+/// them meanwhile.
+async fn end_expired(
+    conn: &mut MySqlConnection,
+    sessions: &[String],
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    let sessions = [sessions.join(", ")];
+    let (expire, read) = (fill(EXPIRE, &sessions), fill(NOT_ENDED, &sessions));
+    ids(&write_and_read(conn, &expire, &read).await?)
 }
 
 fn ids(rows: &[MySqlRow]) -> Result<Vec<Uuid>, sqlx::Error> {

@@ -39,29 +39,32 @@ macro_rules! row_columns {
 }
 pub(super) use row_columns;
 
-const INSPECT: &str = concat!(
-    "
+/// Reads live holders.
+macro_rules! live_rows {
+    ($of:literal, $order:literal) => {
+        concat!(
+            "
 SELECT",
-    row_columns!(),
-    "
+            row_columns!(),
+            "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name >= $1 AND l.name < $2 AND ",
-    row_ends!(),
-    " > clock_timestamp()
-ORDER BY l.name LIMIT 1"
+WHERE ",
+            $of,
+            row_ends!(),
+            " > clock_timestamp() ORDER BY ",
+            $order
+        )
+    };
+}
+
+const INSPECT: &str = live_rows!("l.name >= $1 AND l.name < $2 AND ", "l.name LIMIT 1");
+
+const HOLDERS: &str = live_rows!(
+    "l.name >= $1 AND l.name < $2 AND ",
+    "l.fence, l.acquired_at"
 );
 
-const HOLDERS: &str = concat!(
-    "
-SELECT",
-    row_columns!(),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name >= $1 AND l.name < $2 AND ",
-    row_ends!(),
-    " > clock_timestamp()
-ORDER BY l.fence, l.acquired_at"
-);
+const LIST: &str = live_rows!("", "l.name");
 
 pub(super) const ROW: &str = concat!(
     "
@@ -101,18 +104,6 @@ USING (
     FOR UPDATE SKIP LOCKED
 ) f
 WHERE l.name = f.name";
-
-const LIST: &str = concat!(
-    "
-SELECT",
-    row_columns!(),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE ",
-    row_ends!(),
-    " > clock_timestamp()
-ORDER BY l.name"
-);
 
 #[async_trait]
 impl LockRowStore for PgConnection {

@@ -185,7 +185,7 @@ impl SessionStore for PgConnection {
         let ended: Vec<FreedName> = query_as(END).bind(id).fetch_all(&mut *self).await?;
         pass_on(self, &ended).await?;
         // Locks that were granted meanwhile.
-        let (late, _) = free(self, id, i64::MAX).await?;
+        let (late, _) = self.session_free(id, i64::MAX).await?;
         Ok(ended.len() as u64 + late)
     }
 
@@ -193,35 +193,18 @@ impl SessionStore for PgConnection {
         Ok(query_as(LIST).fetch_all(self).await?)
     }
 
-    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
-        let limit = i64::from(most);
-        let due: Vec<Uuid> = query_scalar(EXPIRE)
-            .bind(limit)
-            .fetch_all(&mut *self)
-            .await?;
-        let mut swept = 0;
-        for id in due {
-            if swept >= u64::from(most) {
-                break;
-            }
-            let (freed, removed) = free(self, id, limit).await?;
-            swept += freed + removed;
-        }
-        Ok(swept)
+    async fn session_due(&mut self, most: u32) -> Result<Vec<Uuid>, Fault> {
+        let due = query_scalar(EXPIRE).bind(i64::from(most));
+        Ok(due.fetch_all(self).await?)
     }
-}
 
-/// Frees locks of a session that has ended, and removes its row when none is left. Returns how many locks and sessions
-/// these were.
-async fn free(conn: &mut PgConnection, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
-    let freed: Vec<FreedName> = query_as(FREE)
-        .bind(id)
-        .bind(limit)
-        .fetch_all(&mut *conn)
-        .await?;
-    pass_on(conn, &freed).await?;
-    let removed = query(REMOVE).bind(id).execute(conn).await?;
-    Ok((freed.len() as u64, removed.rows_affected()))
+    async fn session_free(&mut self, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
+        let freed = query_as(FREE).bind(id).bind(limit);
+        let freed: Vec<FreedName> = freed.fetch_all(&mut *self).await?;
+        pass_on(self, &freed).await?;
+        let removed = query(REMOVE).bind(id).execute(self).await?;
+        Ok((freed.len() as u64, removed.rows_affected()))
+    }
 }
 
 /// Passes on what was freed and is waited for: else its waiters would not be told. What is locked by now is found by

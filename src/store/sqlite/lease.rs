@@ -19,6 +19,7 @@ use super::exchange::exchange;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lease_text::{Done, release_all, take_all};
 use super::lock_row::{read, row_columns, row_ends};
+use super::writing::in_a_transaction;
 use crate::model::Name;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
@@ -169,27 +170,21 @@ impl LeaseStore for SqliteConnection {
         seen: Option<Uuid>,
         _limit: Duration,
     ) -> Result<Option<LockRow>, Fault> {
-        let _turn = writers::turn().await;
-        let mut tx = sqlx::Connection::begin_with(self, "BEGIN IMMEDIATE").await?;
-        let held: Option<LockRow> = sqlx::query_as(HELD)
-            .bind(name.as_bytes())
-            .bind(seen)
-            .fetch_optional(&mut *tx)
-            .await?;
-        let Some(held) = held else {
-            tx.rollback().await?;
-            return Ok(None);
-        };
-        sqlx::query(FREE)
-            .bind(name.as_bytes())
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query(FORCED)
-            .bind(held.session)
-            .execute(&mut *tx)
-            .await?;
-        tx.commit().await?;
-        Ok(Some(held))
+        in_a_transaction(self, async |conn| {
+            let held: Option<LockRow> = sqlx::query_as(HELD)
+                .bind(name.as_bytes())
+                .bind(seen)
+                .fetch_optional(&mut *conn)
+                .await?;
+            if let Some(held) = &held {
+                let free = sqlx::query(FREE).bind(name.as_bytes());
+                free.execute(&mut *conn).await?;
+                let forced = sqlx::query(FORCED).bind(held.session);
+                forced.execute(conn).await?;
+            }
+            Ok(held)
+        })
+        .await
     }
 }
 

@@ -61,41 +61,32 @@ SET ",
 WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
 );
 
-const INSPECT: &str = concat!(
-    "
+/// Reads live holders.
+macro_rules! live_rows {
+    ($of:literal, $order:literal) => {
+        concat!(
+            "
 SELECT",
-    row_columns!(),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name >= ?1 AND l.name < ?2 AND ",
-    row_ends!(),
-    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-ORDER BY l.name LIMIT 1"
-);
-
-const HOLDERS: &str = concat!(
-    "
-SELECT",
-    row_columns!(),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name >= ?1 AND l.name < ?2 AND ",
-    row_ends!(),
-    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-ORDER BY l.fence, l.acquired_at"
-);
-
-const LIST: &str = concat!(
-    "
-SELECT",
-    row_columns!(),
-    "
+            row_columns!(),
+            "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
 WHERE ",
-    row_ends!(),
-    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-ORDER BY l.name"
+            $of,
+            row_ends!(),
+            " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 ORDER BY ",
+            $order
+        )
+    };
+}
+
+const INSPECT: &str = live_rows!("l.name >= ?1 AND l.name < ?2 AND ", "l.name LIMIT 1");
+
+const HOLDERS: &str = live_rows!(
+    "l.name >= ?1 AND l.name < ?2 AND ",
+    "l.fence, l.acquired_at"
 );
+
+const LIST: &str = live_rows!("", "l.name");
 
 /// The condition of the cleaner (`clean.rs`), without its age.
 const FORGET: &str = "

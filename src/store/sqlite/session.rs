@@ -153,21 +153,15 @@ impl SessionStore for SqliteConnection {
         Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 
-    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
+    async fn session_due(&mut self, most: u32) -> Result<Vec<Uuid>, Fault> {
         let _turn = writers::turn().await;
-        let due: Vec<Uuid> = sqlx::query_scalar(DUE)
-            .bind(most)
-            .fetch_all(&mut *self)
-            .await?;
-        let mut swept = 0;
-        for id in due {
-            if swept >= u64::from(most) {
-                break;
-            }
-            let (freed, removed) = free(self, id, i64::from(most)).await?;
-            swept += freed + removed;
-        }
-        Ok(swept)
+        let due = sqlx::query_scalar(DUE).bind(most);
+        Ok(due.fetch_all(self).await?)
+    }
+
+    async fn session_free(&mut self, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
+        let _turn = writers::turn().await;
+        Ok(free(self, id, limit).await?)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::model::{Error, Name, SessionInfo};
 
 /// The verbs for sessions.
 #[async_trait]
-pub(crate) trait SessionStore {
+pub(crate) trait SessionStore: Send {
     /// Opens a session. It is sent once: a second sending has another id, so that a late one opens no session that has
     /// ended. (It opens one without locks, which expires.)
     async fn session_open(&mut self, params: &OpenParams) -> Result<(), Fault>;
@@ -63,7 +63,24 @@ pub(crate) trait SessionStore {
     /// Ends the sessions that have expired, and frees their locks: at most `most` sessions, and about as many locks.
     /// Removes the row of an ended session without locks. Returns how many locks it freed, and how many sessions it
     /// removed.
-    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault>;
+    async fn session_sweep(&mut self, most: u32) -> Result<u64, Fault> {
+        let mut swept = 0;
+        for id in self.session_due(most).await? {
+            if swept >= u64::from(most) {
+                break;
+            }
+            let (freed, removed) = self.session_free(id, i64::from(most)).await?;
+            swept += freed + removed;
+        }
+        Ok(swept)
+    }
+
+    /// Ends at most `most` sessions that have expired. Returns the sessions that have ended and have a row.
+    async fn session_due(&mut self, most: u32) -> Result<Vec<Uuid>, Fault>;
+
+    /// Frees at most `limit` locks of a session that has ended, and removes its row when none is left. Returns how
+    /// many locks and sessions these were.
+    async fn session_free(&mut self, id: Uuid, limit: i64) -> Result<(u64, u64), Fault>;
 }
 
 #[derive(Debug, Clone)]
