@@ -74,39 +74,19 @@ pub struct Striped {
     pub sqlite: Stripes<Stock<SqliteConnection>>,
 }
 
-/// Runs the same code with the stripes and the transaction of any engine.
-macro_rules! on_both {
-    ($striped:expr, $tx:expr, $stripes:ident, $inner:ident => $body:expr) => {
-        match $tx {
-            Tx::Postgres($inner) => {
-                let $stripes = &$striped.postgres;
-                $body
-            }
-            Tx::MySql($inner) => {
-                let $stripes = &$striped.mysql;
-                $body
-            }
-            Tx::Sqlite($inner) => {
-                let $stripes = &$striped.sqlite;
-                $body
-            }
-        }
-    };
-}
-
-/// Runs the same code with the pool and the stripes of any engine.
+/// Runs the same code with the stripes of any engine, and its pool ([`App`]) or its transaction ([`Tx`]).
 macro_rules! on_stripes {
-    ($app:expr, $striped:expr, $pool:ident, $stripes:ident => $body:expr) => {
-        match $app {
-            App::Postgres($pool) => {
+    ($of:ident, $on:expr, $striped:expr, $inner:ident, $stripes:ident => $body:expr) => {
+        match $on {
+            $of::Postgres($inner) => {
                 let $stripes = &$striped.postgres;
                 $body
             }
-            App::MySql($pool) => {
+            $of::MySql($inner) => {
                 let $stripes = &$striped.mysql;
                 $body
             }
-            App::Sqlite($pool) => {
+            $of::Sqlite($inner) => {
                 let $stripes = &$striped.sqlite;
                 $body
             }
@@ -153,7 +133,7 @@ impl Striped {
         const EAGER: Retry = Retry::new()
             .attempts(u32::MAX)
             .backoff(Duration::from_millis(1), Duration::from_millis(40));
-        let taken = on_stripes!(app, self, pool, stripes => {
+        let taken = on_stripes!(App, app, self, pool, stripes => {
             EAGER.run(pool, |mut tx| async move { stripes.take(&mut tx, n).await }).await
         });
         match taken {
@@ -179,22 +159,22 @@ impl Striped {
     }
 
     pub async fn take(&self, tx: &mut Tx, n: u64) -> Result<Taken, StripesError> {
-        on_both!(self, tx, stripes, tx => stripes.take(tx, n).await)
+        on_stripes!(Tx, tx, self, tx, stripes => stripes.take(tx, n).await)
     }
 
     pub async fn give_back(&self, tx: &mut Tx, n: u64) -> Result<(), StripesError> {
-        on_both!(self, tx, stripes, tx => stripes.give_back(tx, n).await)
+        on_stripes!(Tx, tx, self, tx, stripes => stripes.give_back(tx, n).await)
     }
 
     pub async fn restock(&self, tx: &mut Tx, n: u64) -> Result<(), StripesError> {
-        on_both!(self, tx, stripes, tx => stripes.restock(tx, n).await)
+        on_stripes!(Tx, tx, self, tx, stripes => stripes.restock(tx, n).await)
     }
 
     pub async fn rebalance(&self, tx: &mut Tx) -> Result<u64, StripesError> {
-        on_both!(self, tx, stripes, tx => stripes.rebalance(tx).await)
+        on_stripes!(Tx, tx, self, tx, stripes => stripes.rebalance(tx).await)
     }
 
     pub async fn total(&self, tx: &mut Tx) -> Result<u64, StripesError> {
-        on_both!(self, tx, stripes, tx => stripes.total(tx).await)
+        on_stripes!(Tx, tx, self, tx, stripes => stripes.total(tx).await)
     }
 }

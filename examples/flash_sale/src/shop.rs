@@ -51,33 +51,6 @@ pub(crate) enum Shop {
     Sqlite(SqlitePool),
 }
 
-/// Runs a statement that is the same on every engine, on the shop's pool.
-macro_rules! execute {
-    ($shop:expr, $sql:literal) => {
-        match $shop {
-            #[cfg(feature = "postgres")]
-            Shop::Postgres(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
-            #[cfg(feature = "mysql")]
-            Shop::MySql(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
-            Shop::Sqlite(pool) => sqlx::raw_sql($sql).execute(pool).await.map(drop),
-        }
-    };
-}
-
-/// Reads one number by a statement that is the same on every engine.
-macro_rules! number {
-    ($shop:expr, $sql:literal) => {{
-        let number: i64 = match $shop {
-            #[cfg(feature = "postgres")]
-            Shop::Postgres(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
-            #[cfg(feature = "mysql")]
-            Shop::MySql(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
-            Shop::Sqlite(pool) => sqlx::query_scalar($sql).fetch_one(pool).await?,
-        };
-        Ok::<u32, sqlx::Error>(u32::try_from(number).unwrap_or(0))
-    }};
-}
-
 /// Runs `$body` with the shop's pool and the statements of its engine.
 macro_rules! on_shop {
     ($shop:expr, $pool:ident, $sql:ident => $body:expr) => {
@@ -99,8 +72,6 @@ macro_rules! on_shop {
         }
     };
 }
-pub(crate) use execute;
-
 /// Buys one item in a transaction: `true`, or `false` when none is left.
 macro_rules! buy_in {
     ($tx:ident, $sql:ident) => {{
@@ -142,53 +113,52 @@ impl Shop {
     /// Opens all connections of the pool, as a process has them that has served for a while: the sale is measured, not
     /// the logins.
     pub(crate) async fn open_all(&self) -> Result<()> {
-        macro_rules! open {
-            ($pool:ident) => {{
-                let mut open = Vec::new();
-                for _ in 0..CONNECTIONS {
-                    open.push($pool.acquire().await?);
-                }
-            }};
-        }
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(pool) => open!(pool),
-            #[cfg(feature = "mysql")]
-            Self::MySql(pool) => open!(pool),
-            Self::Sqlite(pool) => open!(pool),
-        }
+        on_shop!(self, pool, _sql => {
+            let mut open = Vec::new();
+            for _ in 0..CONNECTIONS {
+                open.push(pool.acquire().await?);
+            }
+        });
         Ok(())
+    }
+
+    /// Runs a statement that is the same on every engine.
+    pub(crate) async fn execute(&self, sql: &'static str) -> Result<()> {
+        on_shop!(self, pool, _sql => sqlx::raw_sql(sql).execute(pool).await.map(drop))
+    }
+
+    /// Reads one number by a statement that is the same on every engine.
+    async fn number(&self, sql: &'static str) -> Result<u32> {
+        let number: i64 =
+            on_shop!(self, pool, _sql => sqlx::query_scalar(sql).fetch_one(pool).await?);
+        Ok(u32::try_from(number).unwrap_or(0))
     }
 
     /// Makes new tables with `stock` items. `unique` adds the unique index on the order number.
     pub(crate) async fn restock(&self, stock: u32, unique: bool) -> Result<()> {
         self.close().await?;
-        execute!(
-            self,
-            "CREATE TABLE flash_sale_stock (items BIGINT NOT NULL)"
-        )?;
-        execute!(
-            self,
-            "CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)"
-        )?;
+        self.execute("CREATE TABLE flash_sale_stock (items BIGINT NOT NULL)")
+            .await?;
+        self.execute("CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)")
+            .await?;
         if unique {
-            execute!(
-                self,
-                "CREATE UNIQUE INDEX flash_sale_number ON flash_sale_orders (number)"
-            )?;
+            self.execute("CREATE UNIQUE INDEX flash_sale_number ON flash_sale_orders (number)")
+                .await?;
         }
-        execute!(self, "INSERT INTO flash_sale_stock (items) VALUES (0)")?;
+        self.execute("INSERT INTO flash_sale_stock (items) VALUES (0)")
+            .await?;
         self.write_stock(stock).await
     }
 
     /// Removes the tables.
     pub(crate) async fn close(&self) -> Result<()> {
-        execute!(self, "DROP TABLE IF EXISTS flash_sale_stock")?;
-        execute!(self, "DROP TABLE IF EXISTS flash_sale_orders")
+        self.execute("DROP TABLE IF EXISTS flash_sale_stock")
+            .await?;
+        self.execute("DROP TABLE IF EXISTS flash_sale_orders").await
     }
 
     pub(crate) async fn orders(&self) -> Result<u32> {
-        number!(self, "SELECT COUNT(*) FROM flash_sale_orders")
+        self.number("SELECT COUNT(*) FROM flash_sale_orders").await
     }
 
     async fn write_stock(&self, items: u32) -> Result<()> {
@@ -201,7 +171,7 @@ impl Shop {
     /// Buys one item if one is left, by statements outside of a transaction. This is correct only if no other buyer
     /// does the same at the same time.
     pub(crate) async fn buy(&self) -> Result<bool> {
-        let stock: u32 = number!(self, "SELECT items FROM flash_sale_stock")?;
+        let stock: u32 = self.number("SELECT items FROM flash_sale_stock").await?;
         if stock == 0 {
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 use rowlock::{Error, Rowlock};
 use rowlock_recipes::stripes::{Quantities, Stripes, StripesError};
 
-use crate::shop::{NUMBERED, RETRY, Shop, execute, think};
+use crate::shop::{NUMBERED, RETRY, Shop, think};
 
 /// The stripes, for the engine of each shop. Only those of the shop's engine are used.
 #[derive(Debug, Clone)]
@@ -102,14 +102,9 @@ impl Shop {
         stock: u32,
     ) -> Result<(), StripesError> {
         self.close().await?;
-        execute!(
-            self,
-            "CREATE TABLE flash_sale_stock (stripe INTEGER NOT NULL PRIMARY KEY, items BIGINT NOT NULL CHECK (items >= 0))"
-        )?;
-        execute!(
-            self,
-            "CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)"
-        )?;
+        self.execute("CREATE TABLE flash_sale_stock (stripe INTEGER NOT NULL PRIMARY KEY, items BIGINT NOT NULL CHECK (items >= 0))").await?;
+        self.execute("CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)")
+            .await?;
         on_stripes!(self, striped, pool, stripes, _order => RETRY.run(pool, |mut tx| async move {
             for stripe in stripes.numbers() {
                 let row = format!("INSERT INTO flash_sale_stock (stripe, items) VALUES ({stripe}, 0)");
