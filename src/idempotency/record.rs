@@ -10,8 +10,8 @@ use crate::model::{
     Error, Fingerprint, Outcome, RecordError, RecordKey, RecordState, Subject, check_step,
 };
 use crate::store::verbs::Store;
-use crate::store::verbs::record::RecordRow;
 use crate::store::verbs::record_admin::{Decision, ListParams};
+use crate::store::verbs::record_row::RecordRow;
 use crate::store::verbs::time::micros;
 
 /// A record, as its row describes it.

@@ -26,7 +26,7 @@ use super::wait::waiters::Waiters;
 use crate::model::{Engine, Error, Moment, Name, RecordKey};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::engines::Driver;
-use crate::store::verbs::record::RecordRow;
+use crate::store::verbs::record_row::RecordRow;
 
 /// A running client. The parts hold each other where they need each other; nothing in them knows the whole.
 pub(crate) struct Core {

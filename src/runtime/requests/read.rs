@@ -7,7 +7,7 @@ use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
 use crate::runtime::batch::lanes::MAX_BYTES;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::RecordRow;
+use crate::store::verbs::record_row::RecordRow;
 
 /// A record, with an outcome that fits into its share.
 #[derive(Debug)]

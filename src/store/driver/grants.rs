@@ -22,7 +22,7 @@ pub(crate) const EVERY_COLUMN: &str = concat!(
     "SELECT ",
     "l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, l.waiters, \
      l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, ",
-    crate::store::verbs::record::every_record_column!(),
+    crate::store::verbs::record_row::every_record_column!(),
     ", s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
      t.scope, t.token, t.issued_at, t.expires_at, o.id, o.holder, o.opened_at, o.expires_at, o.forced, \
      w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight, \

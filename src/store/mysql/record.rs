@@ -16,9 +16,9 @@ use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, RecordRow, RecordStore,
-    plain_columns,
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, RecordStore,
 };
+use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::time::micros;
 
@@ -327,7 +327,7 @@ impl RecordStore for MySqlConnection {
                 }
                 row => row,
             };
-            finished.push(RecordRow::finished(row.as_ref(), params));
+            finished.push(params.missed(row.as_ref()));
         }
         Ok(finished)
     }

@@ -8,12 +8,12 @@ use super::statement::{fill, hex, read_as, text};
 use super::step;
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{RecordRow, plain_columns};
 use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
+use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::to_micros;
 
 /// Records without their outcomes. The filter is the rule of
-/// [`state_now`](crate::store::verbs::record::RecordRow::state_now).
+/// [`state_now`](crate::store::verbs::record_row::RecordRow::state_now).
 const LIST: &str = read_records!(
     "NULL AS outcome, NULL AS outcome_size",
     "rowlock_idempotency r

@@ -17,9 +17,9 @@ use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordRow,
-    RecordStore, plain_columns,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordStore,
 };
+use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
 
 /// Reads records. Times are in microseconds.
@@ -296,7 +296,7 @@ impl RecordStore for PgConnection {
                 FinishOutcome::Ended
             } else {
                 let row = self.record_read_one(&params.key, params.size()).await?;
-                RecordRow::finished(row.as_ref(), params)
+                params.missed(row.as_ref())
             });
         }
         Ok(finished)

@@ -12,9 +12,9 @@ use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordRow,
-    RecordStore, plain_columns,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordStore,
 };
+use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
 
 /// The columns of a record, but its outcome, at the time `now.us`.
@@ -188,7 +188,7 @@ impl RecordStore for SqliteConnection {
                 finished.push(match done.rows_affected() {
                     0 => {
                         let row = read_one(conn, &params.key, params.size()).await?;
-                        RecordRow::finished(row.as_ref(), params)
+                        params.missed(row.as_ref())
                     }
                     _ => FinishOutcome::Ended,
                 });

@@ -27,6 +27,7 @@ pub(crate) mod queue;
 pub(crate) mod record;
 pub(crate) mod record_admin;
 pub(crate) mod record_in_tx;
+pub(crate) mod record_row;
 pub(crate) mod record_state;
 pub(crate) mod release;
 pub(crate) mod row;

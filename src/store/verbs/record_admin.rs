@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::fault::Fault;
-use super::record::RecordRow;
+use super::record_row::RecordRow;
 use crate::model::{Outcome, RecordKey, RecordState};
 
 /// The verbs for administrators.
@@ -24,7 +24,7 @@ pub(crate) trait RecordAdminStore {
 pub(crate) struct ListParams {
     pub(crate) scope: Option<Vec<u8>>,
     /// Only records in this state by the clock: the rule of
-    /// [`state_now`](super::record::RecordRow::state_now), with the number of attempts that the record itself allows.
+    /// [`state_now`](super::record_row::RecordRow::state_now), with the number of attempts that the record itself allows.
     pub(crate) state: Option<RecordState>,
     pub(crate) limit: u32,
 }

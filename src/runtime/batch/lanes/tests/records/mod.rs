@@ -23,8 +23,9 @@ use crate::runtime::requests::step::{BeginStep, FinishStep};
 use crate::store::driver::connect::Connector;
 use crate::store::sqlite::Sqlite;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordEnd, RecordRow, RecordStore,
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordEnd, RecordStore,
 };
+use crate::store::verbs::record_row::RecordRow;
 use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::step::{StepBegun, StepKind, StepParams, StepStore};
 
