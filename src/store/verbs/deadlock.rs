@@ -13,9 +13,9 @@ use std::collections::{HashMap, HashSet};
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use super::columns::read_columns;
 use super::fault::Fault;
 use super::queue::LookParams;
-use super::row::read_columns;
 use crate::model::{Blocked, Name};
 
 /// The verbs of the search.

@@ -14,6 +14,7 @@
 //!   own id, so the second sending finds the effect of the first.
 
 pub(crate) mod clean;
+mod columns;
 pub(crate) mod deadlock;
 pub(crate) mod fault;
 pub(crate) mod form_token;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::columns::read_columns;
 use super::fault::Fault;
-use super::row::read_columns;
 use super::time::micros;
 
 /// The verbs for quarantine.

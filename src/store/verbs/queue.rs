@@ -24,9 +24,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use super::columns::read_columns;
 use super::fault::Fault;
 use super::quarantine::QuarantineStore;
-use super::row::{LockRow, read_columns};
+use super::row::LockRow;
 use super::time::{micros, time};
 use crate::model::{Error, Kind, Name, WaiterInfo};
 

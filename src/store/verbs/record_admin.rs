@@ -23,8 +23,8 @@ pub(crate) trait RecordAdminStore {
 #[derive(Debug, Clone)]
 pub(crate) struct ListParams {
     pub(crate) scope: Option<Vec<u8>>,
-    /// Only records in this state by the clock: the rule of
-    /// [`state_now`](super::record_row::RecordRow::state_now), with the number of attempts that the record itself allows.
+    /// Only records in this state by the clock: the rule of [`state_now`](super::record_row::RecordRow::state_now),
+    /// with the number of attempts that the record itself allows.
     pub(crate) state: Option<RecordState>,
     pub(crate) limit: u32,
 }

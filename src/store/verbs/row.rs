@@ -87,23 +87,6 @@ where
     }
 }
 
-/// Reads values of a type from rows with these columns.
-macro_rules! read_columns {
-    ($($value:ty: $columns:ty => $read:expr;)+) => {
-        $(
-            impl<'r, R: sqlx::Row> sqlx::FromRow<'r, R> for $value
-            where
-                $columns: sqlx::FromRow<'r, R>,
-            {
-                fn from_row(row: &'r R) -> Result<Self, sqlx::Error> {
-                    <$columns>::from_row(row).map($read)
-                }
-            }
-        )+
-    };
-}
-pub(crate) use read_columns;
-
 /// A number from the database: of waiters, or a weight.
 pub(in crate::store) fn count(waiters: i64) -> u32 {
     u32::try_from(waiters.max(0)).unwrap_or(u32::MAX)

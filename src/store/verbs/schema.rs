@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use super::columns::read_columns;
 use super::fault::Fault;
-use super::row::read_columns;
 use crate::model::Engine;
 
 /// The verbs that need no lock row: for the server and for the schema.

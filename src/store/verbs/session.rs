@@ -17,8 +17,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use super::columns::read_columns;
 use super::fault::Fault;
-use super::row::read_columns;
 use super::time::{micros, time};
 use crate::model::{Error, Name, SessionInfo};
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use uuid::Uuid;
 
+use super::columns::read_columns;
 use super::fault::Fault;
 use super::record::FinishOutcome;
-use super::row::read_columns;
 use crate::model::{Outcome, RecordKey};
 
 /// The verbs for steps. They follow the rules of those for [records](super::record).
