@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
-use super::columns::read_columns;
 use super::fault::Fault;
 use super::row::LockRow;
 use crate::model::Name;
