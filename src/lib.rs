@@ -112,9 +112,9 @@ pub use lock::{
 };
 pub use model::{
     Blocked, Busy, Cause, ConnectError, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
-    FingerprintPieces, FormToken, InvalidKey, InvalidName, Kind, LockInfo, Loss, Mode, Name,
-    Outcome, RecordError, RecordKey, ReleaseOutcome, RunInfo, RunState, SchemaError, SessionInfo,
-    Subject, TransactionError, Unfinished, UnknownEngine, WaiterInfo,
+    FingerprintPieces, FormToken, InvalidError, Kind, LockInfo, Loss, Mode, Name, Outcome,
+    RecordError, RecordKey, ReleaseOutcome, RunInfo, RunState, SchemaError, SessionInfo, Subject,
+    TransactionError, Unfinished, WaiterInfo,
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};

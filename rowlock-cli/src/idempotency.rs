@@ -197,9 +197,7 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
 /// The exit code when a record cannot be shown, reset or resolved.
 pub(crate) fn code(error: &Error) -> Option<u8> {
     match error {
-        Error::InvalidKey { .. } | Error::Record(RecordError::OutcomeTooLarge { .. }) => {
-            Some(USAGE)
-        }
+        Error::Record(RecordError::OutcomeTooLarge { .. }) => Some(USAGE),
         Error::Record(RecordError::Missing { .. }) => Some(ABSENT),
         Error::Record(RecordError::NotDecided { .. }) => Some(FAILED),
         _ => None,

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use rowlock::{ConnectError, Engine, Error, Name, RecordError, Rowlock};
+use rowlock::{ConnectError, Engine, Error, Name, RecordError, Rowlock, SchemaError};
 
 /// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
 const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
@@ -226,9 +226,7 @@ impl Failure {
         match self {
             Self::Other(_, code) => *code,
             Self::Rowlock(error) => match error {
-                Error::InvalidName { .. }
-                | Error::InvalidDuration { .. }
-                | Error::InvalidSetting { .. }
+                Error::Invalid(_)
                 | Error::Connect(
                     ConnectError::InvalidUrl { .. } | ConnectError::EngineNotBuilt { .. },
                 )
@@ -243,7 +241,8 @@ impl Failure {
                 | Error::OutcomeUnknown { .. } => UNAVAILABLE,
                 Error::WaitTimeout { .. } | Error::QueueFull { .. } => NOT_ACQUIRED,
                 Error::Lost { .. } => LOST,
-                Error::CorruptRow { .. } | Error::Record(RecordError::Corrupt { .. }) => DAMAGED,
+                Error::Schema(SchemaError::Corrupt { .. })
+                | Error::Record(RecordError::Corrupt { .. }) => DAMAGED,
                 Error::Denied { .. } | Error::Connect(_) | Error::Schema(_) => NOT_SET_UP,
                 other => idempotency::code(other).unwrap_or(FAILED),
             },

@@ -1,6 +1,6 @@
 //! `rowlock release` and `rowlock forget`: an operator frees a name, or removes its row.
 
-use rowlock::{Error, LockInfo, Name, Rowlock};
+use rowlock::{Error, LockInfo, Name, Rowlock, SchemaError};
 
 use crate::out::say;
 use crate::{Failure, database, show};
@@ -21,7 +21,7 @@ pub(crate) async fn release(rowlock: &Rowlock, name: &Name) -> Result<(), Failur
             return Err(error.into());
         }
     };
-    if freed.is_none() && matches!(seen, Err(Error::CorruptRow { .. })) {
+    if freed.is_none() && matches!(seen, Err(Error::Schema(SchemaError::Corrupt { .. }))) {
         return say!("released {name:?}: its row was damaged, so its holder is not known");
     }
     let all = seen.unwrap_or_default();

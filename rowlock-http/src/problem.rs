@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{self, CONTENT_LANGUAGE, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
-use rowlock::{Error, RecordError};
+use rowlock::{Error, InvalidError, RecordError};
 use serde::Serialize;
 
 use crate::body::ResponseBody;
@@ -69,15 +69,13 @@ impl Problem {
                 tracing::warn!(%error, "a request is refused");
                 Self::Stopping
             }
-            Error::InvalidSetting { .. }
-            | Error::InvalidDuration { .. }
-            | Error::Record(RecordError::OutcomeTooLarge { .. }) => {
-                tracing::error!(%error, "requests are refused: the layer is not configured correctly");
+            // The layer has checked the key.
+            Error::Invalid(InvalidError::Key { .. }) => {
+                tracing::error!(%error, "a request is refused: its principal, with the name of the service, has more than 250 bytes");
                 Self::Misconfigured
             }
-            // The layer has checked the key.
-            Error::InvalidKey { .. } => {
-                tracing::error!(%error, "a request is refused: its principal, with the name of the service, has more than 250 bytes");
+            Error::Invalid(_) | Error::Record(RecordError::OutcomeTooLarge { .. }) => {
+                tracing::error!(%error, "requests are refused: the layer is not configured correctly");
                 Self::Misconfigured
             }
             _ => {

@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Response, Uri};
-use rowlock::{Error, Fingerprint, Idempotency};
+use rowlock::{Error, Fingerprint, Idempotency, InvalidError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
@@ -194,7 +194,8 @@ impl Settings {
         self.key_from.as_ref().map_err(Clone::clone)?;
         self.json.as_ref().map_err(Clone::clone)?;
         self.headers_count.as_ref().map_err(Clone::clone)?;
-        let refuse = |setting, reason| Err(Error::InvalidSetting { setting, reason });
+        let refuse =
+            |setting, reason| Err(Error::Invalid(InvalidError::Setting { setting, reason }));
         if self
             .service
             .as_deref()
@@ -211,20 +212,20 @@ impl Settings {
             ("max_run", self.max_run),
         ];
         if let Some(given) = self.max_wait.filter(|limit| *limit > MAX_WAIT) {
-            return Err(Error::InvalidDuration {
+            return Err(Error::Invalid(InvalidError::Duration {
                 setting: "max_wait",
                 given,
                 bounds: "at most 366 days are allowed",
-            });
+            }));
         }
         for (setting, given) in times {
             let allowed = Duration::from_millis(1)..=Duration::from_hours(24);
             if let Some(given) = given.filter(|given| !allowed.contains(given)) {
-                return Err(Error::InvalidDuration {
+                return Err(Error::Invalid(InvalidError::Duration {
                     setting,
                     given,
                     bounds: "1 ms to 1 day are allowed",
-                });
+                }));
             }
         }
         let most = Semaphore::MAX_PERMITS;

@@ -30,7 +30,7 @@ use crate::model::RecordKey;
 /// }
 /// # let record = rowlock::RecordKey::new("alice", "pay:4711")?;
 /// # assert_eq!(status(&Refused::Mismatch { record }.into()), 422);
-/// # Ok::<(), rowlock::InvalidKey>(())
+/// # Ok::<(), rowlock::InvalidError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

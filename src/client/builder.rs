@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Rowlock;
 use super::holder::this_process;
 use crate::model::bounds::{check_holder, check_quarantine, check_ttl, within};
-use crate::model::{ClockError, ConnectError, Error};
+use crate::model::{ClockError, ConnectError, Error, InvalidError};
 use crate::runtime::Core;
 use crate::runtime::base::password::AskPassword;
 use crate::runtime::base::settings::{Preparing, Settings};
@@ -109,7 +109,7 @@ impl Builder {
     /// [pin](crate::Held::pin) and a fence protect even then.
     ///
     /// A lock's [`ttl`](crate::Lock::ttl) and an attempt's [`lease`](crate::Idempotency::lease) must be more than
-    /// twice this error; shorter ones are [`Error::InvalidDuration`].
+    /// twice this error; shorter ones are [`InvalidError::Duration`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -149,7 +149,7 @@ impl Builder {
     /// time ([`Error::Unreachable`]). Only [`connect`](Self::connect) itself fails at once.
     ///
     /// For a URL of a server. A client of a pool follows the pool: see [`Rowlock::from_pool`]. There, and for SQLite,
-    /// this setting is [`Error::InvalidSetting`].
+    /// this setting is [`InvalidError::Setting`].
     ///
     /// ```no_run
     /// # async fn token() -> Result<String, std::io::Error> { Ok(String::new()) }
@@ -195,10 +195,10 @@ impl Builder {
     )]
     pub async fn from_pool<P: Pool>(self, pool: &P) -> Result<Rowlock, Error> {
         if self.password.is_some() {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "password",
                 reason: "the client follows its pool: give the pool the new password (sqlx's `Pool::set_connect_options`)",
-            });
+            }));
         }
         self.start(connector(pool.pool())?).await
     }

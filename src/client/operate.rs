@@ -2,7 +2,9 @@
 
 use super::Rowlock;
 use crate::lock::TryAcquire;
-use crate::model::{Busy, Error, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo};
+use crate::model::{
+    Busy, Error, InvalidError, Kind, LockInfo, Moment, Name, SessionInfo, Subject, WaiterInfo,
+};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::alone::alone;
@@ -324,8 +326,8 @@ fn check_batch(batch: u32) -> Result<(), Error> {
     if (1..=10_000).contains(&batch) {
         return Ok(());
     }
-    Err(Error::InvalidSetting {
+    Err(Error::Invalid(InvalidError::Setting {
         setting: "batch",
         reason: "1 to 10000 rows are allowed",
-    })
+    }))
 }

@@ -151,7 +151,7 @@ impl IdempotencyGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`] for an invalid name.
+    /// [`InvalidError::Key`](crate::InvalidError::Key) for an invalid name.
     pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
         check_step(step)?;
         self.inner.bind();

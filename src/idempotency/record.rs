@@ -57,7 +57,7 @@ impl RecordInfo {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidKey`] for an invalid name.
+    /// [`InvalidError::Key`](crate::InvalidError::Key) for an invalid name.
     pub fn downstream_key(&self, step: &str) -> Result<String, Error> {
         check_step(step)?;
         Ok(self.record.downstream(&self.fingerprint, step))

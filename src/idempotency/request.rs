@@ -12,7 +12,7 @@ use super::begun::{Reconciled, UnknownStep};
 use super::bounds::Bounds;
 use super::waiting::KeyWait;
 use crate::model::bounds::{check_ttl, check_wait, within};
-use crate::model::{Error, Fingerprint, RecordKey};
+use crate::model::{Error, Fingerprint, InvalidError, RecordKey};
 use crate::runtime::Core;
 use crate::store::verbs::record::ClaimParams;
 use crate::transaction::Retry;
@@ -250,7 +250,7 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidDuration`], [`Error::InvalidSetting`].
+    /// [`InvalidError::Duration`], [`InvalidError::Setting`].
     pub fn check(&self) -> Result<(), Error> {
         check_ttl("lease", self.lease)?;
         self.core
@@ -269,16 +269,16 @@ impl Idempotency {
             bounds,
         )?;
         if !(1..=1_000).contains(&self.max_attempts) {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "max_attempts",
                 reason: "1 to 1000 are allowed",
-            });
+            }));
         }
         if self.max_outcome > MAX_MAX_OUTCOME {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "max_outcome",
                 reason: "at most 4 MiB are allowed",
-            });
+            }));
         }
         Ok(())
     }

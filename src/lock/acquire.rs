@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Held, Lock, TryAcquire};
 use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_linger, check_wait, within};
-use crate::model::{Error, Moment, Name, Subject};
+use crate::model::{Error, InvalidError, Moment, Name, Subject};
 use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::{backoff, meter};
@@ -146,10 +146,10 @@ impl Lock {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         let ttl = self.ttl.unwrap_or(Lock::DEFAULT_TTL);
         if self.in_session && self.ttl.is_some() {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "ttl",
                 reason: "a lock in a session has none: it ends with the session (Builder::session_ttl)",
-            });
+            }));
         }
         let settings = &self.core.holdings.settings;
         if self.in_session {

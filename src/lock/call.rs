@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) fn conflict(name: &Name) -> Error {
     Error::Conflict {
-        what: format!("{name:?}"),
+        what: format!("{name:?} was changed, or has another holder"),
     }
 }
 

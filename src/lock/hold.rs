@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Held;
 use crate::model::bounds::{MAX_WAIT, within};
-use crate::model::{Error, ReleaseOutcome};
+use crate::model::{Error, InvalidError, ReleaseOutcome};
 
 /// A greater fence would leave too few numbers for later grants.
 const HIGHEST: i64 = 4_000_000_000_000_000_000;
@@ -45,16 +45,16 @@ impl Held {
     /// ```
     pub async fn raise_fence(&self, at_least: i64) -> Result<i64, Error> {
         if !(0..=HIGHEST).contains(&at_least) {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "at_least",
                 reason: "a fence from 0 to 4,000,000,000,000,000,000 is allowed",
-            });
+            }));
         }
         if self.guard.grant().name.of_permit().is_some() {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "raise_fence",
                 reason: "a permit shares the fences of its semaphore or read/write lock",
-            });
+            }));
         }
         self.guard.raise_fence(at_least).await
     }

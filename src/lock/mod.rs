@@ -279,7 +279,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidDuration`].
+    /// [`InvalidError::Duration`](crate::InvalidError::Duration).
     pub fn check_ttl(ttl: Duration) -> Result<(), Error> {
         check_ttl("ttl", ttl)
     }
@@ -288,7 +288,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidDuration`].
+    /// [`InvalidError::Duration`](crate::InvalidError::Duration).
     pub fn check_wait(wait: Duration) -> Result<(), Error> {
         check_wait(wait)
     }

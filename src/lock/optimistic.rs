@@ -234,7 +234,7 @@ pub fn one_changed(rows_affected: u64) -> Result<(), Error> {
     match rows_affected {
         1 => Ok(()),
         0 => Err(Error::Conflict {
-            what: "a row".into(),
+            what: "a row was changed, or is gone".into(),
         }),
         rows => Err(Error::Transaction(TransactionError::NotOneRow { rows })),
     }

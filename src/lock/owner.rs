@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use uuid::Uuid;
 
-use crate::model::{Error, Name};
+use crate::model::{Error, InvalidError, Name};
 use crate::runtime::Core;
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::guard::Guard;
@@ -123,18 +123,18 @@ impl Owner {
         if let Some(name) = &self.name
             && (name.is_empty() || name.len() > 200 || name.contains('\0'))
         {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "owner",
                 reason: "its name is 1 to 200 bytes without NUL",
-            });
+            }));
         }
         if self.core.as_ptr() == Arc::as_ptr(core) {
             return Ok(());
         }
-        Err(Error::InvalidSetting {
+        Err(Error::Invalid(InvalidError::Setting {
             setting: "owner",
             reason: "it was made by another client: use Rowlock::owner of this one",
-        })
+        }))
     }
 
     /// The right to ask for a fresh grant of `name`. Tasks of one owner never race for a name: the next task waits

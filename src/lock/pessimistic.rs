@@ -22,7 +22,7 @@
 //!
 //! - *The process crashes, or is paused*: see [`LockInTx::acquire`](super::LockInTx::acquire).
 //! - *A deadlock* (two transactions lock the same rows in different orders): the database ends one of the
-//!   transactions: [`Error::TransactionAborted`], which [`Retry`](crate::Retry) tries again. The names of one call
+//!   transactions: [`Error::Conflict`], which [`Retry`](crate::Retry) tries again. The names of one call
 //!   never deadlock with each other.
 //! - *Transactions lock a name one right after the other*: waiters for a lease of that name may starve, because the
 //!   database hands the row to the next transaction in its own queue. With 16 connections that locked one name without
@@ -38,7 +38,7 @@ use crate::lock::call::{InTransaction, Taking, TxLook, conflict};
 use crate::lock::locked::{Locked, TryLock};
 use crate::lock::optimistic::{Advance, Version};
 use crate::model::bounds::check_wait;
-use crate::model::{Busy, Error, Moment, Name, TransactionError};
+use crate::model::{Busy, Error, InvalidError, Moment, Name, TransactionError};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
@@ -56,7 +56,7 @@ use crate::transaction::Transaction;
 /// the first plain SELECT of a transaction fixes the snapshot that all later SELECTs see. If it comes before the lock,
 /// later SELECTs return old data, and the transaction overwrites newer writes of others. So lock before the first read
 /// of the transaction, or read with FOR UPDATE. PostgreSQL detects this, and the call returns
-/// [`Error::TransactionAborted`].
+/// [`Error::Conflict`].
 ///
 /// On MySQL and MariaDB, such a transaction may lock a name whose row the cleaner has removed. Then it keeps a lock on
 /// the gap around the row until it ends, and no new names can be made there. Roll it back, as after any error, or use
@@ -123,7 +123,7 @@ impl<'t, T: Transaction> InTx<'t, T> {
 
     /// Several locks at once: all of them or none, in the order of their names, so that no two calls
     /// deadlock. Acquiring fails with [`TransactionError::DuplicateName`] when a name is given twice, and with
-    /// [`Error::InvalidSetting`] when no name is given.
+    /// [`InvalidError::Setting`] when no name is given.
     pub fn lock_all<I>(self, names: I) -> LockInTx<'t, T>
     where
         I: IntoIterator,
@@ -181,10 +181,10 @@ impl<'t, T: Transaction> InTx<'t, T> {
 /// Sorts the names, and refuses duplicates.
 pub(super) fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
     if names.is_empty() {
-        return Err(Error::InvalidSetting {
+        return Err(Error::Invalid(InvalidError::Setting {
             setting: "names",
             reason: "one name at least is needed",
-        });
+        }));
     }
     names.sort();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -231,7 +231,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// Invalid names; a transaction that belongs to another database, is read only, is over, or must begin again; a
     /// name that it already holds; a database out of reach; a damaged row. Contention is not an error, except in one
     /// case on PostgreSQL: a lease was granted in the microseconds in which this transaction locked its row
-    /// ([`Error::TransactionAborted`]).
+    /// ([`Error::Conflict`]).
     ///
     /// [`Error::Starved`] when the name has no row yet, and rowlock could not make it within two seconds, or half of
     /// [`operation_timeout`](crate::Builder::operation_timeout); or when a lease of it lingers in this client, and
@@ -283,7 +283,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// # Errors
     ///
     /// [`Error::WaitTimeout`] when the lock was not free in time, and at once in a
-    /// [quarantine](crate::Rowlock::quarantine); [`Error::TransactionAborted`] when the database ended this
+    /// [quarantine](crate::Rowlock::quarantine); [`Error::Conflict`] when the database ended this
     /// transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was granted that its holder could not
     /// renew while this transaction waits; and the errors of [`try_acquire`](Self::try_acquire).
     ///

@@ -70,7 +70,7 @@ impl Held {
     ///
     /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
     /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`). A renewal in between makes a pin
-    /// at the end fail with [`Error::TransactionAborted`]. Pin at the start there, or use [`Retry`](crate::Retry).
+    /// at the end fail with [`Error::Conflict`]. Pin at the start there, or use [`Retry`](crate::Retry).
     ///
     /// A savepoint that is rolled back takes a pin in it with it.
     ///
@@ -82,7 +82,7 @@ impl Held {
     /// - [`Error::Released`]: this guard was released before.
     /// - [`TransactionError::WrongDatabase`](crate::TransactionError::WrongDatabase): `tx` belongs to another
     ///   database, engine or schema.
-    /// - [`Error::TransactionAborted`]: `tx` must begin again.
+    /// - [`Error::Conflict`]: `tx` must begin again.
     /// - [`TransactionError::Over`](crate::TransactionError::Over): `tx` failed or ended before, or its connection
     ///   broke. (The application's own SQL may have ended it: `COMMIT`, `ROLLBACK`, on MySQL and MariaDB also DDL.)
     /// - [`Error::Starved`], [`Error::Unreachable`]: rowlock cannot find out whether the lease is held. `tx` proves

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Held;
-use crate::model::{Error, Loss, Subject};
+use crate::model::{Error, InvalidError, Loss, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::store::verbs::Store;
 use crate::store::verbs::run::{RunEnd, RunParams};
@@ -19,7 +19,7 @@ impl Held {
     /// # Errors
     ///
     /// [`Error::Lost`] when the lease is lost. [`Error::Released`]. A permit of a semaphore or a read/write lock has
-    /// no runs ([`Error::InvalidSetting`]). A database out of reach.
+    /// no runs ([`InvalidError::Setting`]). A database out of reach.
     ///
     /// # Cancel safety
     ///
@@ -84,10 +84,10 @@ impl Held {
     fn run(&self) -> Result<RunParams, Error> {
         let grant = self.guard.grant();
         if grant.name.of_permit().is_some() {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "run",
                 reason: "only locks have runs, and this is a permit",
-            });
+            }));
         }
         Ok(RunParams {
             name: grant.name.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Error;
+use super::{Error, InvalidError};
 
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 const MAX_TTL: Duration = Duration::from_hours(24);
@@ -43,11 +43,11 @@ pub(crate) fn within(
     if allowed.contains(&given) {
         return Ok(());
     }
-    Err(Error::InvalidDuration {
+    Err(Error::Invalid(InvalidError::Duration {
         setting,
         given,
         bounds,
-    })
+    }))
 }
 
 /// `rowlock ls` prints the holder, so its length is limited.
@@ -59,8 +59,8 @@ pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(Error::InvalidSetting {
+    Err(Error::Invalid(InvalidError::Setting {
         setting: "holder",
         reason,
-    })
+    }))
 }

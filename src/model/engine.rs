@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::InvalidError;
+
 /// A database engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -37,25 +39,18 @@ impl fmt::Display for Engine {
 }
 
 impl FromStr for Engine {
-    type Err = UnknownEngine;
+    type Err = InvalidError;
 
-    fn from_str(name: &str) -> Result<Self, UnknownEngine> {
+    fn from_str(name: &str) -> Result<Self, InvalidError> {
         match name {
             "postgres" | "postgresql" => Ok(Self::Postgres),
             "mysql" => Ok(Self::MySql),
             "mariadb" => Ok(Self::MariaDb),
             "sqlite" => Ok(Self::Sqlite),
-            _ => Err(UnknownEngine),
+            _ => Err(InvalidError::Setting {
+                setting: "engine",
+                reason: "postgres, mysql, mariadb and sqlite are allowed",
+            }),
         }
     }
-}
-
-/// The text is not the name of an [`Engine`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("`engine` is refused: {}", Self::ALLOWED)]
-#[non_exhaustive]
-pub struct UnknownEngine;
-
-impl UnknownEngine {
-    pub(super) const ALLOWED: &str = "postgres, mysql, mariadb and sqlite are allowed";
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::InvalidError;
+
 /// The longest name, in bytes.
 const MAX_BYTES: usize = 255;
 
@@ -20,7 +22,7 @@ const MAX_BYTES: usize = 255;
 /// let name: Name = "order:4711".parse()?;
 /// assert_eq!(name.as_str(), "order:4711");
 /// assert!("".parse::<Name>().is_err());
-/// # Ok::<(), rowlock::InvalidName>(())
+/// # Ok::<(), rowlock::InvalidError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
@@ -30,8 +32,8 @@ impl Name {
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] when `name` is empty, longer than 255 bytes, or contains a NUL.
-    pub fn new(name: &str) -> Result<Self, InvalidName> {
+    /// [`InvalidError`] when `name` is empty, longer than 255 bytes, or contains a NUL.
+    pub fn new(name: &str) -> Result<Self, InvalidError> {
         let reason = if name.is_empty() {
             "it is empty"
         } else if name.len() > MAX_BYTES {
@@ -41,7 +43,7 @@ impl Name {
         } else {
             return Ok(Self(name.into()));
         };
-        Err(InvalidName {
+        Err(InvalidError::Name {
             name: shorten(name),
             reason,
         })
@@ -88,19 +90,6 @@ impl Name {
     }
 }
 
-/// A name that rowlock refuses before it asks the database.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the lock name {name:?} is refused: {reason}; a name is 1 to 255 bytes of UTF-8 without NUL"
-)]
-#[non_exhaustive]
-pub struct InvalidName {
-    /// The start of the name.
-    pub name: String,
-    /// The rule that it breaks.
-    pub reason: &'static str,
-}
-
 /// At most 40 characters of `name`, so that a message stays readable.
 fn shorten(name: &str) -> String {
     let mut short: String = name.chars().take(40).collect();
@@ -123,33 +112,33 @@ impl fmt::Display for Name {
 }
 
 impl FromStr for Name {
-    type Err = InvalidName;
+    type Err = InvalidError;
 
-    fn from_str(name: &str) -> Result<Self, InvalidName> {
+    fn from_str(name: &str) -> Result<Self, InvalidError> {
         Self::new(name)
     }
 }
 
 impl TryFrom<&str> for Name {
-    type Error = InvalidName;
+    type Error = InvalidError;
 
-    fn try_from(name: &str) -> Result<Self, InvalidName> {
+    fn try_from(name: &str) -> Result<Self, InvalidError> {
         Self::new(name)
     }
 }
 
 impl TryFrom<&String> for Name {
-    type Error = InvalidName;
+    type Error = InvalidError;
 
-    fn try_from(name: &String) -> Result<Self, InvalidName> {
+    fn try_from(name: &String) -> Result<Self, InvalidError> {
         Self::new(name)
     }
 }
 
 impl TryFrom<String> for Name {
-    type Error = InvalidName;
+    type Error = InvalidError;
 
-    fn try_from(name: String) -> Result<Self, InvalidName> {
+    fn try_from(name: String) -> Result<Self, InvalidError> {
         Self::new(&name)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Error, finite};
+use super::{Error, InvalidError, finite};
 
 /// The longest content type, in bytes.
 const MAX_CONTENT_TYPE: usize = 255;
@@ -35,14 +35,14 @@ impl Outcome {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSetting`] for any other content type.
+    /// [`InvalidError::Setting`] for any other content type.
     pub fn new(content_type: &str, bytes: impl Into<Vec<u8>>) -> Result<Self, Error> {
         let printable = content_type.bytes().all(|b| (b' '..=b'~').contains(&b));
         if content_type.is_empty() || content_type.len() > MAX_CONTENT_TYPE || !printable {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "content_type",
                 reason: "1 to 255 printable ASCII characters are allowed",
-            });
+            }));
         }
         let bytes: Vec<u8> = bytes.into();
         Ok(Self::kept(content_type, bytes))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Fingerprint, FingerprintBuilder};
+use super::{Fingerprint, FingerprintBuilder, InvalidError};
 
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
@@ -28,8 +28,8 @@ impl RecordKey {
     ///
     /// # Errors
     ///
-    /// [`InvalidKey`] when the scope or the key is empty or longer than 255 bytes.
-    pub fn new(scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, InvalidKey> {
+    /// [`InvalidError`] when the scope or the key is empty or longer than 255 bytes.
+    pub fn new(scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, InvalidError> {
         Ok(Self {
             scope: checked("scope", scope.as_ref())?.into(),
             key: checked("key", key.as_ref())?.into(),
@@ -40,7 +40,7 @@ impl RecordKey {
     pub(crate) fn http(
         principal: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
-    ) -> Result<Self, InvalidKey> {
+    ) -> Result<Self, InvalidError> {
         let principal = checked("scope", principal.as_ref())?;
         Self::new([HTTP.as_bytes(), principal].concat(), key)
     }
@@ -79,17 +79,6 @@ impl RecordKey {
     }
 }
 
-/// A scope, a key or a step that rowlock refuses before it asks the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the {what} is refused: {reason}; 1 to 255 bytes are allowed")]
-#[non_exhaustive]
-pub struct InvalidKey {
-    /// `scope`, `key` or `step`.
-    pub what: &'static str,
-    /// The rule that it breaks.
-    pub reason: &'static str,
-}
-
 impl fmt::Debug for RecordKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -111,7 +100,7 @@ fn quoted(bytes: &[u8]) -> String {
     }
 }
 
-fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidKey> {
+fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidError> {
     let reason = if bytes.is_empty() {
         "it is empty"
     } else if bytes.len() > MAX_BYTES {
@@ -119,26 +108,26 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidK
     } else {
         return Ok(bytes);
     };
-    Err(InvalidKey { what, reason })
+    Err(InvalidError::Key { what, reason })
 }
 
 /// A scope of the application. It must not begin with `http:`, because HTTP clients choose the keys in those scopes,
 /// and could choose one of the application's keys.
-pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidKey> {
+pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidError> {
     if !scope.starts_with(HTTP.as_bytes()) {
         return Ok(());
     }
-    Err(InvalidKey {
+    Err(InvalidError::Key {
         what: "scope",
         reason: "it begins with `http:`, which is for scopes of the HTTP layer: put a prefix before it",
     })
 }
 
 /// The name of an application's step: 1 to 255 bytes of text without NUL, which do not begin with `http:`.
-pub(crate) fn check_step(step: &str) -> Result<(), InvalidKey> {
+pub(crate) fn check_step(step: &str) -> Result<(), InvalidError> {
     check_any_step(step)?;
     if step.starts_with(HTTP) {
-        return Err(InvalidKey {
+        return Err(InvalidError::Key {
             what: "step",
             reason: "it begins with `http:`, which is for the step of the HTTP layer: put a prefix before it",
         });
@@ -147,11 +136,11 @@ pub(crate) fn check_step(step: &str) -> Result<(), InvalidKey> {
 }
 
 /// The name of a step of an application or of an HTTP layer.
-pub(crate) fn check_any_step(step: &str) -> Result<(), InvalidKey> {
+pub(crate) fn check_any_step(step: &str) -> Result<(), InvalidError> {
     checked("step", step.as_bytes())?;
     if step.contains('\0') {
         let reason = "it contains a NUL character";
-        return Err(InvalidKey {
+        return Err(InvalidError::Key {
             what: "step",
             reason,
         });

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Error;
+use super::{Error, InvalidError};
 
 /// The state of an idempotency record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,9 +62,9 @@ impl FromStr for RecordState {
             Self::Expired,
         ];
         let named = all.into_iter().find(|state| state.name() == name);
-        named.ok_or(Error::InvalidSetting {
+        named.ok_or(Error::Invalid(InvalidError::Setting {
             setting: "state",
             reason: "running, lapsed, poisoned, free, unknown, done and expired are allowed",
-        })
+        }))
     }
 }

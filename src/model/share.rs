@@ -1,6 +1,6 @@
 //! What a permit takes of its name.
 
-use super::{Error, Kind};
+use super::{Error, InvalidError, Kind};
 
 /// The part of a name that a permit has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +19,10 @@ impl Share {
         if (1..=capacity).contains(&self.weight) {
             return Ok(());
         }
-        Err(Error::InvalidSetting {
+        Err(Error::Invalid(InvalidError::Setting {
             setting: "weight",
             reason: "a permit has a weight from 1 to the capacity of its semaphore",
-        })
+        }))
     }
 }
 
@@ -31,8 +31,8 @@ pub(crate) fn check_capacity(capacity: u32) -> Result<(), Error> {
     if (1..=Kind::LARGEST).contains(&capacity) {
         return Ok(());
     }
-    Err(Error::InvalidSetting {
+    Err(Error::Invalid(InvalidError::Setting {
         setting: "capacity",
         reason: "1 to 2147483646 are allowed",
-    })
+    }))
 }

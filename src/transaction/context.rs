@@ -86,10 +86,8 @@ impl<'a> Context<'a> {
     }
 
     pub(crate) fn aborted(&self, detail: &str) -> Error {
-        Error::TransactionAborted {
-            doing: self.doing,
-            on: self.on.clone(),
-            detail: detail.into(),
+        Error::Conflict {
+            what: format!("{} {}: {detail}", self.doing, self.on),
         }
     }
 

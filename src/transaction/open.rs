@@ -10,7 +10,7 @@ use super::commit_failure::CommitFailure;
 use super::sealed::{self, AtEnd};
 use super::sole_writer::SoleWriter;
 use super::{Pool, Transaction};
-use crate::model::{Error, Name};
+use crate::model::{Error, InvalidError, Name};
 use crate::runtime::Core;
 use crate::runtime::base::tasks::{Completion, Tasks};
 use crate::runtime::upkeep::known_rows::KnownRows;
@@ -180,10 +180,10 @@ impl<T> Lent<T> {
     }
 
     pub(crate) fn back(self) -> Result<Open<T>, Error> {
-        self.take().ok_or(Error::InvalidSetting {
+        self.take().ok_or(Error::Invalid(InvalidError::Setting {
             setting: "work",
             reason: "the closure kept the transaction: drop the transaction before the closure returns",
-        })
+        }))
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::commit_failure::CommitFailure;
 use super::open::{Open, PoolTx, Run, lock};
 use super::{Pool, Retryable};
-use crate::model::{Error, Moment};
+use crate::model::{Error, InvalidError, Moment};
 use crate::runtime::base::backoff;
 use crate::runtime::base::tasks::Tasks;
 use crate::runtime::base::timer::sleep_until;
@@ -111,14 +111,14 @@ impl Retry {
     /// IMMEDIATE, so that SQLite cannot refuse a later write.
     ///
     /// On SQLite, the transactions of this process wait for each other in memory, in order. `work` must not begin
-    /// another transaction in the same file by rowlock: that is [`Error::InvalidSetting`].
+    /// another transaction in the same file by rowlock: that is [`InvalidError::Setting`].
     ///
     /// # Errors
     ///
     /// The last error of `work`, after a rollback; the driver's error, when a transaction could not begin or commit
     /// (PostgreSQL: 25P02, when a statement of `work` has failed and `work` went on: nothing was written);
     /// [`Error::CommitUnknown`]; [`Error::Conflict`], when earlier transactions of this process had the SQLite file
-    /// for the pool's `acquire_timeout`, in each attempt; [`Error::InvalidSetting`] and [`Error::InvalidDuration`] for
+    /// for the pool's `acquire_timeout`, in each attempt; [`InvalidError::Setting`] and [`InvalidError::Duration`] for
     /// an invalid policy.
     ///
     /// # Cancel safety
@@ -219,17 +219,17 @@ impl Retry {
 
     fn check(&self) -> Result<(), Error> {
         if self.attempts == 0 {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "attempts",
                 reason: "at least one attempt is needed",
-            });
+            }));
         }
         if self.longest > Duration::from_hours(1) || self.shortest > self.longest {
-            return Err(Error::InvalidDuration {
+            return Err(Error::Invalid(InvalidError::Duration {
                 setting: "backoff",
                 given: self.longest,
                 bounds: "the longest pause is at most an hour, and not shorter than the shortest",
-            });
+            }));
         }
         Ok(())
     }

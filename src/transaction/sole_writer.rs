@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::commit_failure::CommitFailure;
 use super::pool::connector;
-use crate::model::{Error, Moment};
+use crate::model::{Error, InvalidError, Moment};
 use crate::store::driver::connect::Connector;
 use crate::store::driver::engines::SupportedDatabase;
 use crate::store::driver::writers::{WriteTurn, Writers};
@@ -72,11 +72,11 @@ impl SoleWriter {
         let is_own =
             |alone_in: &Self| matches!(&alone_in.writers, Some(own) if Arc::ptr_eq(own, writers));
         if is_in_any(is_own) {
-            return Err(CommitFailure::Ours(Error::InvalidSetting {
+            return Err(CommitFailure::Ours(Error::Invalid(InvalidError::Setting {
                 setting: "work",
                 reason: "the closure begins another transaction in its own file, which would wait for the first: use the closure's \
                          transaction, or begin the other one after the first has ended",
-            }));
+            })));
         }
         let (conn, turn) = in_turn(pool, writers, &self.target).await?;
         Ok((conn, Some(turn)))
@@ -102,7 +102,7 @@ async fn in_turn<B: SupportedDatabase>(
     let no_turn = || {
         CommitFailure::Ours(Error::Conflict {
             what: format!(
-                "the file of {target} (transactions of this process had it for {limit:?}, the acquire_timeout of the pool)"
+                "other transactions of this process had the file of {target} for {limit:?}, the acquire_timeout of the pool"
             ),
         })
     };

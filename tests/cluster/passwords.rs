@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rowlock::{Engine, Error, ReleaseOutcome, Rowlock};
+use rowlock::{Engine, Error, InvalidError, ReleaseOutcome, Rowlock};
 use rowlock_test::{App, Db, Own, as_user, eventually, on_app, take, user_name};
 use tokio::task::JoinSet;
 
@@ -270,10 +270,10 @@ async fn a_password_that_is_not_there_is_asked_for_again() {
     assert!(
         matches!(
             refused,
-            Err(Error::InvalidSetting {
+            Err(Error::Invalid(InvalidError::Setting {
                 setting: "password",
                 ..
-            })
+            }))
         ),
         "{refused:?}"
     );
@@ -284,10 +284,10 @@ async fn a_password_that_is_not_there_is_asked_for_again() {
     assert!(
         matches!(
             refused,
-            Err(Error::InvalidSetting {
+            Err(Error::Invalid(InvalidError::Setting {
                 setting: "password",
                 ..
-            })
+            }))
         ),
         "{refused:?}"
     );

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{ConnectError, Error, Fingerprint, Outcome, RecordError, Rowlock};
+use rowlock::{
+    ConnectError, Error, Fingerprint, InvalidError, Outcome, RecordError, Rowlock, SchemaError,
+};
 use rowlock_test::{Db, on_app, on_every_engine, take};
 
 on_every_engine! {
@@ -10,25 +12,25 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for name in [String::new(), "x".repeat(256), "a\0b".into()] {
             let error = rowlock.lock(name.as_str()).try_acquire().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidName { .. }), "{error}");
-            assert!(matches!(rowlock.inspect(name.as_str()).await, Err(Error::InvalidName { .. })));
-            assert!(matches!(rowlock.force_release(name).await, Err(Error::InvalidName { .. })));
+            assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
+            assert!(matches!(rowlock.inspect(name.as_str()).await, Err(Error::Invalid(InvalidError::Name { .. }))));
+            assert!(matches!(rowlock.force_release(name).await, Err(Error::Invalid(InvalidError::Name { .. }))));
         }
         let (zero, long) = (Duration::ZERO, Duration::MAX);
         let short = Duration::from_millis(99);
         for ttl in [zero, short, Duration::from_hours(24) + Duration::from_nanos(1), long] {
             let error = rowlock.lock("a").ttl(ttl).acquire().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: "ttl", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "ttl", .. })), "{error}");
         }
         for max_hold in [zero, short, long] {
             let error = rowlock.lock("a").max_hold(max_hold).acquire().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: "max_hold", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "max_hold", .. })), "{error}");
         }
         let error = rowlock.lock("a").wait(long).acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidDuration { setting: "wait", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "wait", .. })), "{error}");
         for holder in ["", "a\0b", &"x".repeat(201)] {
             let error = rowlock.lock("a").holder(holder).acquire().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidSetting { setting: "holder", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "holder", .. })), "{error}");
         }
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_lock").await, 0);
         // The bounds themselves are fine.
@@ -50,7 +52,7 @@ on_every_engine! {
                 ran.unwrap_err(),
                 rowlock.form_tokens().issue(scope).await.unwrap_err(),
             ] {
-                assert!(matches!(&error, Error::InvalidKey(invalid) if invalid.what == "scope"), "{error}");
+                assert!(matches!(&error, Error::Invalid(InvalidError::Key { what: "scope", .. })), "{error}");
                 assert!(error.to_string().contains("HTTP layer"), "{error}");
             }
             // To look, and to decide, is an administrator's right.
@@ -104,12 +106,12 @@ on_every_engine! {
         // … and who drops them gets errors, until the row is repaired.
         db.damage(damage).await;
         let error = rowlock.lock("a").try_acquire().await.unwrap_err();
-        assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Corrupt { .. })), "{error}");
         // Waiting would not mend it.
         let error = rowlock.lock("a").acquire().await.unwrap_err();
-        assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
-        assert!(matches!(rowlock.inspect("a").await, Err(Error::CorruptRow { .. })));
-        assert!(matches!(rowlock.list().await, Err(Error::CorruptRow { .. })));
+        assert!(matches!(error, Error::Schema(SchemaError::Corrupt { .. })), "{error}");
+        assert!(matches!(rowlock.inspect("a").await, Err(Error::Schema(SchemaError::Corrupt { .. }))));
+        assert!(matches!(rowlock.list().await, Err(Error::Schema(SchemaError::Corrupt { .. }))));
         let _other = take(&rowlock, "b", Duration::from_secs(5)).await;
         drop(held);
         rowlock.force_release("a").await.unwrap();

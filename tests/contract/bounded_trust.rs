@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Fingerprint, Loss, Rowlock};
+use rowlock::{Begun, Error, Fingerprint, InvalidError, Loss, Rowlock};
 use rowlock_test::{Db, eventually, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(6);
@@ -36,10 +36,10 @@ on_every_engine! {
         let refused = "ttl = 8s is refused: it must be more than twice the client's clock_error";
         assert_eq!(short.unwrap_err().to_string(), refused);
         let short = rowlock.lock("b").max_hold(Duration::from_secs(8)).try_acquire().await;
-        assert!(matches!(short, Err(Error::InvalidDuration { setting: "max_hold", .. })), "{short:?}");
+        assert!(matches!(short, Err(Error::Invalid(InvalidError::Duration { setting: "max_hold", .. }))), "{short:?}");
         let idempotency = rowlock.idempotency().lease(Duration::from_secs(8));
         let short = idempotency.begin("s", "k", &Fingerprint::of("x")).await;
-        assert!(matches!(short, Err(Error::InvalidDuration { setting: "lease", .. })), "{short:?}");
+        assert!(matches!(short, Err(Error::Invalid(InvalidError::Duration { setting: "lease", .. }))), "{short:?}");
         assert_eq!(rowlock.inspect("b").await.unwrap(), None);
         let _enough = take(&rowlock, "b", Duration::from_millis(8_001)).await;
         // An attempt is trusted in the same way.
@@ -49,7 +49,7 @@ on_every_engine! {
 
         let much = Rowlock::builder().clock_error(Duration::from_secs(3_601));
         let refused = much.connect(&db.url).await.unwrap_err();
-        assert!(matches!(refused, Error::InvalidDuration { setting: "clock_error", .. }), "{refused}");
+        assert!(matches!(refused, Error::Invalid(InvalidError::Duration { setting: "clock_error", .. })), "{refused}");
         let most = Rowlock::builder().clock_error(Duration::from_hours(1)).connect(&db.url).await;
         assert!(most.is_ok());
     }

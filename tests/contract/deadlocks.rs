@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Held, Lock, Owner, Rowlock};
+use rowlock::{Error, Held, InvalidError, Lock, Owner, Rowlock};
 use rowlock_test::{Db, Waiting, eventually, on_every_engine, queue_is, release};
 
 /// An owner of a client of its own, which holds a lock of its own.
@@ -210,7 +210,7 @@ on_every_engine! {
         for name in [String::new(), "x".repeat(201), "a\0b".into()] {
             let owner = rowlock.owner().named(name);
             let error = rowlock.lock("a").owner(&owner).try_acquire().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidSetting { setting: "owner", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "owner", .. })), "{error}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use rowlock::{Error, Fingerprint, FormTokens, Outcome, Submitted, TransactionError};
+use rowlock::{Error, Fingerprint, FormTokens, InvalidError, Outcome, Submitted, TransactionError};
 use rowlock_test::{App, Db, on_app, on_every_engine, on_tx};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -240,8 +240,8 @@ on_every_engine! {
     async fn settings_that_make_no_sense_are_refused(db: &Db) {
         let tokens = db.rowlock().await.form_tokens();
         let refused = tokens.clone().ttl(Duration::from_millis(999)).issue("me").await;
-        assert!(matches!(refused, Err(Error::InvalidDuration { .. })), "{refused:?}");
-        assert!(matches!(tokens.issue("").await, Err(Error::InvalidKey { .. })));
-        assert!(matches!(tokens.issue([7; 256]).await, Err(Error::InvalidKey { .. })));
+        assert!(matches!(refused, Err(Error::Invalid(InvalidError::Duration { .. }))), "{refused:?}");
+        assert!(matches!(tokens.issue("").await, Err(Error::Invalid(InvalidError::Key { .. }))));
+        assert!(matches!(tokens.issue([7; 256]).await, Err(Error::Invalid(InvalidError::Key { .. }))));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{Error, InvalidError, Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_test::{Db, eventually, join, on_every_engine, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -69,7 +69,7 @@ on_every_engine! {
         let held = take(&rowlock, "a", TTL).await;
         for at_least in [-1, i64::MAX] {
             let error = held.raise_fence(at_least).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidSetting { setting: "at_least", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "at_least", .. })), "{error}");
         }
         let other = db.rowlock().await;
         other.force_release("a").await.unwrap();
@@ -86,7 +86,7 @@ on_every_engine! {
             rowlock.semaphore("s", 2).acquire().await.unwrap(),
         ] {
             let error = permit.raise_fence(FAR).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidSetting { setting: "raise_fence", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "raise_fence", .. })), "{error}");
         }
         // While a transaction has it pinned, its fence does not change.
         let held = take(&rowlock, "b", TTL).await;
@@ -153,7 +153,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;
         let error = held.release_in(Duration::from_hours(367 * 24)).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidDuration { setting: "release_in", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "release_in", .. })), "{error}");
         assert!(held.is_held());
         two.force_release("a").await.unwrap();
         let next = take(&two, "a", TTL).await;

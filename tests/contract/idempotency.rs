@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, RecordError, RecordState};
+use rowlock::{Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState};
 use rowlock_test::{Db, begin, begin_new, is_left_of, on_every_engine, on_tx, outcome, request};
 use tokio::task::JoinSet;
 
@@ -239,14 +239,14 @@ on_every_engine! {
         ];
         for idempotency in refused {
             let error = idempotency.begin("s", "k", &request()).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { .. } | Error::InvalidSetting { .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { .. } | InvalidError::Setting { .. })), "{error}");
         }
         let short = idempotency.clone().lease(Duration::ZERO);
         let error = short.begin("s", "k", &request()).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidDuration { setting: "lease", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "lease", .. })), "{error}");
         for (scope, key) in [("", "k"), ("s", ""), (&*"x".repeat(256), "k"), ("s", &*"x".repeat(256))] {
             let error = idempotency.begin(scope, key, &request()).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidKey { .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Key { .. })), "{error}");
         }
     }
 

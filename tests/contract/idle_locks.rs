@@ -106,7 +106,7 @@ on_every_engine! {
             match tx.lock_all(&rowlock, names).await {
                 Ok(tried) => assert!(tried.locked().is_some(), "nobody has it"),
                 // Where the row cannot be made for this transaction, it has to be begun again.
-                Err(error) => assert!(matches!(error, Error::TransactionAborted { .. }), "{error}"),
+                Err(error) => assert!(matches!(error, Error::Conflict { .. }), "{error}"),
             }
             tx.release().await;
         }
@@ -129,7 +129,7 @@ on_every_engine! {
                     return;
                 }
                 Err(error) => {
-                    assert!(try_again && matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    assert!(try_again && matches!(error, Error::Conflict { .. }), "{error}");
                     tx.release().await;
                 }
             }
@@ -154,7 +154,7 @@ on_every_engine! {
                     return;
                 }
                 Err(error) => {
-                    assert!(try_again && matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    assert!(try_again && matches!(error, Error::Conflict { .. }), "{error}");
                     tx.release().await;
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Held, Rowlock, TransactionError};
+use rowlock::{Error, Held, InvalidError, Rowlock, SchemaError, TransactionError};
 use rowlock_test::{App, Db, ENGINES, Tx, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -102,14 +102,14 @@ on_every_engine! {
         let shown = on_tx!(&mut tx, tx => format!("{:?}", rowlock.in_tx(tx)));
         assert_eq!(shown, "InTx { .. }");
         let error = tx.try_lock(&rowlock, "").await.unwrap_err();
-        assert!(matches!(error, Error::InvalidName { .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
         let error = tx.lock_all(&rowlock, &[]).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "names", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "names", .. })), "{error}");
         let error = tx.lock_all(&rowlock, &["a", "b", "a"]).await.unwrap_err();
         assert!(matches!(&error, Error::Transaction(TransactionError::DuplicateName { name }) if name.as_str() == "a"), "{error}");
         assert_eq!(error.to_string(), r#""a" is given twice in one call: give each name once"#);
         let error = tx.acquire(&rowlock, "a", Duration::MAX).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidDuration { .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Duration { .. })), "{error}");
         tx.lock(&rowlock, "a").await;
         tx.commit().await.unwrap();
     }
@@ -152,7 +152,7 @@ on_every_engine! {
         db.damage("UPDATE rowlock_lock SET grant_id = NULL").await;
         let mut tx = db.begin().await;
         let error = tx.try_lock(&rowlock, "a").await.unwrap_err();
-        assert!(matches!(error, Error::CorruptRow { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Corrupt { .. })), "{error}");
         tx.pin(&held).await.unwrap_err();
         tx.release().await;
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Error, Loss, RecordError, RunState};
+use rowlock::{Error, InvalidError, Loss, RecordError, RunState};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::Ran;
 use rowlock_test::{Db, eventually, on_every_engine, release, take};
@@ -127,7 +127,7 @@ on_every_engine! {
         assert!(matches!(error, Error::Released { .. }), "{error}");
         let permit = one.semaphore("s", 1).acquire().await.unwrap();
         let error = permit.begin_run().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "run", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "run", .. })), "{error}");
     }
 
     async fn a_job_that_was_cut_off_or_panics_keeps_its_name_taken(db: &Db) {
@@ -206,7 +206,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let job = Job::new(&rowlock, "j").at_least_for(LONG).at_most_for(LONG / 2);
         let error = job.run(async |_| Ok::<_, Error>(())).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "at_least_for", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "at_least_for", .. })), "{error}");
         assert!(error.to_string().contains("longer than at_most_for"), "{error}");
         for (job, setting) in [
             (Job::new(&rowlock, "j").at_least_for(Duration::from_hours(25)), "at_least_for"),
@@ -214,10 +214,10 @@ on_every_engine! {
             (Job::new(&rowlock, "j").at_most_for(Duration::ZERO), "at_most_for"),
         ] {
             let error = job.run(async |_| Ok::<_, Error>(())).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: of, .. } if of == setting), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: of, .. }) if of == setting), "{error}");
         }
         let error = Job::new(&rowlock, "").run(async |_| Ok::<_, Error>(())).await.unwrap_err();
-        assert!(matches!(error, Error::InvalidName(_)), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
         assert_eq!(rowlock.runs().await.unwrap(), []);
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Error, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{Error, InvalidError, Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_recipes::leader::{Election, Leadership};
 use rowlock_test::{Db, eventually, on_every_engine, on_tx, queue_is};
 use tokio::task::{JoinHandle, JoinSet};
@@ -179,28 +179,28 @@ on_every_engine! {
         };
         for name in [String::new(), "x".repeat(256), "a\0b".into()] {
             let election = Election::new(&rowlock, name.as_str());
-            assert!(matches!(election.observe().await, Err(Error::InvalidName(_))));
-            assert!(matches!(election.observer().next().await, Err(Error::InvalidName(_))));
+            assert!(matches!(election.observe().await, Err(Error::Invalid(InvalidError::Name { .. }))));
+            assert!(matches!(election.observer().next().await, Err(Error::Invalid(InvalidError::Name { .. }))));
             let error = refused(election).await;
-            assert!(matches!(error, Error::InvalidName(_)), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
         }
         let election = Election::new(&rowlock, "scheduler");
         let (short, long) = (Duration::from_millis(99), Duration::MAX);
         for time in [Duration::ZERO, short, long] {
             let error = refused(election.clone().ttl(time)).await;
-            assert!(matches!(error, Error::InvalidDuration { setting: "ttl", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "ttl", .. })), "{error}");
             let error = refused(election.clone().max_term(time)).await;
-            assert!(matches!(error, Error::InvalidDuration { setting: "max_term", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "max_term", .. })), "{error}");
         }
         let endless = election.clone().wait(long).campaign().await;
-        assert!(matches!(endless, Err(Error::InvalidDuration { setting: "wait", .. })), "{endless:?}");
+        assert!(matches!(endless, Err(Error::Invalid(InvalidError::Duration { setting: "wait", .. }))), "{endless:?}");
         for text in ["", "a\0b", &"x".repeat(201)] {
             let error = refused(election.clone().candidate(text)).await;
-            assert!(matches!(error, Error::InvalidSetting { setting: "candidate", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "candidate", .. })), "{error}");
         }
         for interval in [Duration::ZERO, Duration::from_millis(9), Duration::from_secs(3_601), long] {
             let error = election.observer().interval(interval).next().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: "interval", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "interval", .. })), "{error}");
         }
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_lock").await, 0);
         // The bounds themselves are fine.

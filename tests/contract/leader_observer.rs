@@ -80,7 +80,7 @@ on_every_engine! {
         db.damage("UPDATE rowlock_lock SET grant_id = NULL").await;
         for _ in 0..2 {
             let error = observer.next().await.unwrap_err();
-            assert!(matches!(error, rowlock::Error::CorruptRow { .. }), "{error}");
+            assert!(matches!(error, rowlock::Error::Schema(rowlock::SchemaError::Corrupt { .. })), "{error}");
         }
         // This repairs the row.
         let _ = rowlock.force_release("scheduler").await.unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use rowlock::{Error, Lock, ReleaseOutcome, Rowlock};
+use rowlock::{Error, InvalidError, Lock, ReleaseOutcome, Rowlock};
 use rowlock_test::{Db, eventually, on_app, on_every_engine, release};
 use tokio::task::JoinSet;
 
@@ -276,7 +276,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for wrong in [Duration::ZERO, Duration::from_secs(61)] {
             let error = rowlock.lock("a").linger(wrong).acquire().await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: "linger", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "linger", .. })), "{error}");
         }
     }
 }

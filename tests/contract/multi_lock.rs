@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Loss, MultiHeld, ReleaseOutcome, Rowlock, TransactionError};
+use rowlock::{Error, InvalidError, Loss, MultiHeld, ReleaseOutcome, Rowlock, TransactionError};
 use rowlock_test::{Db, eventually, join, on_every_engine, queue_is, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -168,7 +168,7 @@ on_every_engine! {
         let error = rowlock.multi_lock(Vec::<&str>::new()).try_acquire().await.unwrap_err();
         assert!(error.to_string().contains("one name at least"), "{error}");
         let error = rowlock.multi_lock(["a", ""]).acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidName(_)), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
         let _ = rowlock.semaphore("s", 1).acquire().await.unwrap();
         let error = rowlock.multi_lock(["a", "s"]).acquire().await.unwrap_err();
         assert!(matches!(error, Error::WrongKind { .. }), "{error}");

@@ -103,7 +103,7 @@ on_every_engine! {
                 let started = std::time::Instant::now();
                 let error = tx.acquire(&rowlock, name, wait).await.unwrap_err();
                 // A busy server has not told in time that there is a lease, and the transaction has locked its row.
-                if matches!(error, Error::TransactionAborted { .. }) && name == "leased" {
+                if matches!(error, Error::Conflict { .. }) && name == "leased" {
                     tx.release().await;
                     return false;
                 }
@@ -195,7 +195,7 @@ on_every_engine! {
             let error = tx.acquire(&two, &name, Duration::from_secs(6)).await.unwrap_err();
             let told = matches!(
                 error,
-                Error::WaitTimeout { .. } | Error::TransactionAborted { .. } | Error::Conflict { .. }
+                Error::WaitTimeout { .. } | Error::Conflict { .. }
             );
             assert!(told, "{level}: {error}");
             tx.release().await;

@@ -166,7 +166,7 @@ on_every_engine! {
                 // The row is newer than the snapshot.
                 Err(error) => {
                     assert!(db.kind.refuses_newer_rows && level != "READ COMMITTED", "{error}");
-                    assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    assert!(matches!(error, Error::Conflict { .. }), "{error}");
                     assert!(error.is_retryable());
                     tx.release().await;
                 }
@@ -190,7 +190,7 @@ on_every_engine! {
                 Ok(()) => tx.commit().await.unwrap(),
                 Err(error) => {
                     assert!(db.kind.refuses_newer_rows && level != "READ COMMITTED", "{error}");
-                    assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
+                    assert!(matches!(error, Error::Conflict { .. }), "{error}");
                     tx.release().await;
                 }
             }

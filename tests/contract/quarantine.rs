@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Busy, Engine, Error, ReleaseOutcome, Rowlock, TryAcquire, TryLock};
+use rowlock::{
+    Begun, Busy, Engine, Error, InvalidError, ReleaseOutcome, Rowlock, TryAcquire, TryLock,
+};
 use rowlock_test::{
     Db, begin, begin_new, eventually, join, on_app, on_every_engine, outcome, queue_is, release,
     request, take, turns,
@@ -133,7 +135,7 @@ on_every_engine! {
             let mut tx = db.begin().await;
             let error = tx.acquire_all(&other, names).await.unwrap_err();
             match error {
-                Error::TransactionAborted { .. } | Error::Conflict { .. } => {}
+                Error::Conflict { .. } => {}
                 // There the transaction has locked nothing.
                 Error::WaitTimeout { .. } => assert_eq!(db.engine, Engine::Postgres, "{error}"),
                 _ => panic!("{error}"),
@@ -262,9 +264,9 @@ on_every_engine! {
         assert!(left > LONG, "{left:?}");
         for time in [Duration::ZERO, Duration::from_millis(99), Duration::from_hours(367 * 24)] {
             let error = rowlock.quarantine(time).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: "quarantine", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "quarantine", .. })), "{error}");
             let error = Rowlock::builder().quarantine(time).connect(&db.url).await.unwrap_err();
-            assert!(matches!(error, Error::InvalidDuration { setting: "quarantine", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "quarantine", .. })), "{error}");
         }
     }
 }

@@ -272,7 +272,7 @@ on_every_engine! {
                         tx.commit().await.unwrap();
                         done += 1;
                     }
-                    Ok(TryLock::Busy(_)) | Err(Error::TransactionAborted { .. }) => tx.release().await,
+                    Ok(TryLock::Busy(_)) | Err(Error::Conflict { .. }) => tx.release().await,
                     Err(error) => panic!("{error}"),
                 }
                 tokio::task::yield_now().await;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use rowlock::{ConnectError, Error, Loss, ReleaseOutcome, Rowlock, SchemaError, TryAcquire};
+use rowlock::{
+    ConnectError, Error, InvalidError, Loss, ReleaseOutcome, Rowlock, SchemaError, TryAcquire,
+};
 use rowlock_recipes::Quorum;
 use rowlock_recipes::quorum::QuorumError;
 use rowlock_test::{Db, eventually, on_every_engine, take};
@@ -239,13 +241,13 @@ on_every_engine! {
 
         let quorum = Quorum::new([one, two, last]).unwrap();
         let error = quorum.lock("").acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidName(_)), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
         let error = quorum.lock("a").ttl(Duration::ZERO).acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidDuration { setting: "ttl", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "ttl", .. })), "{error}");
         let error = quorum.lock("a").wait(TTL * 10_000_000).acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidDuration { setting: "wait", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "wait", .. })), "{error}");
         let error = quorum.lock("a").holder("").acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "holder", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "holder", .. })), "{error}");
         three.remove().await;
     }
 
@@ -287,7 +289,7 @@ on_every_engine! {
         tx.release().await;
         let mut tx = db.begin().await;
         let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(9, tx).await.unwrap_err());
-        assert!(matches!(error, Error::InvalidSetting { setting: "member", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "member", .. })), "{error}");
         tx.release().await;
         assert!(held.is_held());
         three.remove().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Loss, ReleaseOutcome, Rowlock};
+use rowlock::{Error, InvalidError, Loss, ReleaseOutcome, Rowlock};
 use rowlock_test::{App, Db, eventually, on_every_engine, patience, take, takes_less_than};
 
 on_every_engine! {
@@ -211,7 +211,7 @@ on_every_engine! {
     async fn an_owner_belongs_to_its_client(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let error = two.lock("a").owner(&one.owner()).acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "owner", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "owner", .. })), "{error}");
         let _free = take(&two, "a", Duration::from_secs(1)).await;
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Error, Pool, Retry, Retryable, TransactionError};
+use rowlock::{Error, InvalidError, Pool, Retry, Retryable, TransactionError};
 use rowlock_test::{App, Db, eventually, on_app, on_every_engine, patience, release};
 use sqlx::AssertSqlSafe;
 use tokio::sync::Barrier;
@@ -214,7 +214,7 @@ on_every_engine! {
             Retry::new().backoff(MS, hour + MS),
         ] {
             let error = on_app!(&db.app, pool => refused(&policy, pool).await);
-            let named = matches!(error, Error::InvalidSetting { .. } | Error::InvalidDuration { .. });
+            let named = matches!(error, Error::Invalid(InvalidError::Setting { .. } | InvalidError::Duration { .. }));
             assert!(named, "{error}");
         }
         // The bounds themselves are fine.

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Kind, Loss, Mode, ReleaseOutcome, Rowlock, Semaphore, TryAcquire};
+use rowlock::{
+    Error, InvalidError, Kind, Loss, Mode, ReleaseOutcome, Rowlock, Semaphore, TryAcquire,
+};
 use rowlock_test::{Db, Waiting, eventually, on_every_engine, queue_of, release};
 
 /// A permit that runs out within the test.
@@ -251,11 +253,11 @@ on_every_engine! {
         for (capacity, weight, setting) in [(0, 1, "capacity"), (u32::MAX, 1, "capacity"), (2, 0, "weight"), (2, 3, "weight")] {
             let semaphore = rowlock.semaphore("s", capacity).weight(weight);
             for error in [semaphore.try_acquire().await.unwrap_err(), semaphore.acquire().await.unwrap_err()] {
-                assert!(matches!(error, Error::InvalidSetting { setting: s, .. } if s == setting), "{error}");
+                assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: s, .. }) if s == setting), "{error}");
             }
         }
         let error = rowlock.semaphore("s", 0).set_capacity().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "capacity", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "capacity", .. })), "{error}");
         assert!(rowlock.list().await.unwrap().is_empty());
     }
 
@@ -294,7 +296,7 @@ on_every_engine! {
         db.execute(&format!("UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0 AND grant_id IS NOT NULL", db.past())).await;
         assert!(two.holders("s").await.unwrap().is_empty());
         assert_eq!(two.inspect("s").await.unwrap(), None);
-        assert!(matches!(two.holders("").await, Err(Error::InvalidName { .. })));
+        assert!(matches!(two.holders("").await, Err(Error::Invalid(InvalidError::Name { .. }))));
     }
 
     async fn an_operator_frees_all_permits(db: &Db) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Held, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{Error, Held, InvalidError, Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_test::{Db, eventually, on_every_engine, renewed};
 
 /// A session that outlives the test.
@@ -296,7 +296,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let lock = rowlock.lock("a").in_session().ttl(LONG);
         let error = lock.try_acquire().await.unwrap_err();
-        assert!(matches!(error, Error::InvalidSetting { setting: "ttl", .. }), "{error}");
+        assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "ttl", .. })), "{error}");
         for ttl in [Duration::from_millis(99), Duration::from_hours(25)] {
             let error = Rowlock::builder().session_ttl(ttl).connect(&db.url).await.unwrap_err();
             assert!(error.to_string().contains("session_ttl"), "{error}");

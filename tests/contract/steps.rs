@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{
-    Begun, Error, Fingerprint, Outcome, RecordError, RecordState, Rowlock, StepFailed,
-    TransactionError,
+    Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState, Rowlock,
+    StepFailed, TransactionError,
 };
 use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
 use tokio::sync::{Notify, oneshot};
@@ -296,7 +296,7 @@ on_every_engine! {
         assert!(matches!(kept, Err(Error::Record(RecordError::OutcomeTooLarge { .. }))), "{kept:?}");
         for name in ["", "a\0", &"x".repeat(256)] {
             let refused = guard.step(name, async { Ok::<_, Error>(1) }).await;
-            assert!(matches!(refused, Err(Error::InvalidKey { .. })), "{refused:?}");
+            assert!(matches!(refused, Err(Error::Invalid(InvalidError::Key { .. }))), "{refused:?}");
         }
     }
 

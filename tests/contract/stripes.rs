@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, Retryable};
+use rowlock::{Error, InvalidError, Retryable};
 use rowlock_recipes::stripes::{Quantities, Stripes, StripesError};
 use rowlock_test::{Db, Stock, Striped, on_every_engine, on_tx, patience};
 use tokio::time::timeout;
@@ -139,7 +139,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         for stripes in [0, 257, u32::MAX] {
             let error = Stripes::new(&rowlock, "stock", stripes, ()).unwrap_err();
-            assert!(matches!(error, Error::InvalidSetting { setting: "stripes", .. }), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "stripes", .. })), "{error}");
         }
         for stripes in [1, 256] {
             let stripes_of_it = Stripes::new(&rowlock, "n".repeat(251), stripes, ()).unwrap();
@@ -148,7 +148,7 @@ on_every_engine! {
         }
         for name in ["", "n".repeat(252).as_str()] {
             let error = Stripes::new(&rowlock, name, 8, ()).unwrap_err();
-            assert!(matches!(error, Error::InvalidName(_)), "{error}");
+            assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
         }
     }
 
@@ -209,9 +209,9 @@ on_every_engine! {
         let striped = Striped::make(db, &rowlock, &[3, 3]).await.wait(Duration::MAX);
         let mut tx = db.begin().await;
         let error = striped.take(&mut tx, 1).await.unwrap_err();
-        assert!(matches!(&error, StripesError::Failed(Error::InvalidDuration { setting: "wait", .. })), "{error}");
+        assert!(matches!(&error, StripesError::Failed(Error::Invalid(InvalidError::Duration { setting: "wait", .. }))), "{error}");
         let error = striped.restock(&mut tx, 1).await.unwrap_err();
-        assert!(matches!(&error, StripesError::Failed(Error::InvalidDuration { setting: "wait", .. })), "{error}");
+        assert!(matches!(&error, StripesError::Failed(Error::Invalid(InvalidError::Duration { setting: "wait", .. }))), "{error}");
         tx.release().await;
     }
 }

@@ -39,7 +39,7 @@ fn check(db: &Db, level: &str, waited: Result<Locked, Error>, before: i64) {
         Ok(locked) => assert!(waits && locked.fences().all(|(_, fence)| fence > before)),
         Err(error) => {
             assert!(!waits, "{error}");
-            assert!(matches!(error, Error::TransactionAborted { .. }), "{error}");
+            assert!(matches!(error, Error::Conflict { .. }), "{error}");
         }
     }
 }

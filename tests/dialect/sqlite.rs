@@ -318,7 +318,7 @@ async fn a_deferred_transaction_that_has_read_what_is_out_of_date_is_told_so() {
             _ => rowlock.in_tx(&mut tx).advance(&seen).await.unwrap_err(),
         };
         assert!(
-            matches!(error, Error::TransactionAborted { .. }) && error.is_retryable(),
+            matches!(error, Error::Conflict { .. }) && error.is_retryable(),
             "{verb}: {error}"
         );
         tx.rollback().await.unwrap();

@@ -37,7 +37,7 @@ pub(crate) async fn attempt(role: &Role) {
         listen();
         match write(&app, &guard, &key, "late", true).await {
             Ok(()) => tell("committed"),
-            Err(Error::Superseded { .. } | Error::TransactionAborted { .. }) => tell("refused"),
+            Err(Error::Superseded { .. } | Error::Conflict { .. }) => tell("refused"),
             Err(error) => panic!("{error}"),
         }
     }

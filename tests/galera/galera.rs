@@ -258,7 +258,7 @@ async fn pins(cluster: Arc<Cluster>) {
             let mut tx = other.begin().await.unwrap();
             match held.pin(&mut tx).await {
                 Ok(()) if tx.commit().await.is_ok() => break,
-                Ok(()) | Err(Error::TransactionAborted { .. }) => {}
+                Ok(()) | Err(Error::Conflict { .. }) => {}
                 Err(error) => panic!("{number}: {error:?}"),
             }
         }

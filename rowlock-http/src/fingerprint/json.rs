@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use rowlock::Error;
+use rowlock::{Error, InvalidError};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use serde_with::de::DeserializeAsWrap;
@@ -60,21 +60,23 @@ impl Choice {
         let paths = paths.into_iter();
         let paths = paths.map(|path| Path::new(path.as_ref()));
         let paths = paths.collect::<Result<_, _>>();
-        let paths = paths.map_err(|_| Error::InvalidSetting {
+        let paths = paths.map_err(|_| Error::Invalid(InvalidError::Setting {
             setting: match which {
                 Which::Only => "json_only",
                 Which::Except => "json_except",
             },
             reason: "one of the paths is not a JSONPath (RFC 9535), such as $.order.id or $.items[*].price",
-        })?;
+        }))?;
         Ok(Self { paths, which })
     }
 
     /// What one path selects.
     pub(crate) fn at(path: &str) -> Result<Self, Error> {
-        let path = Path::new(path).map_err(|_| Error::InvalidSetting {
-            setting: "key_in_json",
-            reason: "it is not a JSONPath (RFC 9535), such as $.id",
+        let path = Path::new(path).map_err(|_| {
+            Error::Invalid(InvalidError::Setting {
+                setting: "key_in_json",
+                reason: "it is not a JSONPath (RFC 9535), such as $.id",
+            })
         })?;
         Ok(Self {
             paths: [path].into(),

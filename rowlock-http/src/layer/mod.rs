@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
-use rowlock::{Error, Idempotency};
+use rowlock::{Error, Idempotency, InvalidError};
 use tower_layer::Layer;
 
 use crate::scope::{owner, with_prefix};
@@ -135,7 +135,7 @@ impl IdempotencyLayer {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSetting`], [`Error::InvalidDuration`].
+    /// [`InvalidError::Setting`], [`InvalidError::Duration`].
     pub fn check(&self) -> Result<(), Error> {
         self.0.check()
     }
@@ -200,10 +200,10 @@ where
 {
     let names = names.into_iter().map(TryInto::try_into);
     let names = names.collect::<Result<_, _>>();
-    names.map_err(|_| Error::InvalidSetting {
+    names.map_err(|_| Error::Invalid(InvalidError::Setting {
         setting,
         reason: "one of them is not a valid name of a header: names have letters, digits and hyphens",
-    })
+    }))
 }
 
 impl<S> Layer<S> for IdempotencyLayer {

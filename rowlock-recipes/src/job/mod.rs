@@ -50,7 +50,7 @@ use std::time::{Duration, Instant};
 pub use run::JobRun;
 
 use rowlock::Rowlock;
-use rowlock::{Busy, Error, Name};
+use rowlock::{Busy, Error, InvalidError, Name};
 use rowlock::{Held, Lock, TryAcquire};
 
 /// Those of [`Lock::max_hold`].
@@ -181,24 +181,24 @@ impl Job {
     ) -> Result<(), Error> {
         Lock::check_ttl(ttl)?;
         if at_most_for.is_some_and(|most| most < at_least_for) {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "at_least_for",
                 reason: "it is longer than at_most_for: the job would have to run for longer than it may",
-            });
+            }));
         }
         if at_least_for > Duration::from_hours(24) {
-            return Err(Error::InvalidDuration {
+            return Err(Error::Invalid(InvalidError::Duration {
                 setting: "at_least_for",
                 given: at_least_for,
                 bounds: "at most 24 h are allowed",
-            });
+            }));
         }
         if let Some(given) = at_most_for.filter(|most| !AT_MOST_FOR.contains(most)) {
-            return Err(Error::InvalidDuration {
+            return Err(Error::Invalid(InvalidError::Duration {
                 setting: "at_most_for",
                 given,
                 bounds: "100 ms to 366 days are allowed",
-            });
+            }));
         }
         Ok(())
     }

@@ -78,7 +78,7 @@ pub use leadership::Leadership;
 pub use observer::{Change, Leader, Observer};
 
 use rowlock::Rowlock;
-use rowlock::{Error, Name};
+use rowlock::{Error, InvalidError, Name};
 use rowlock::{Lock, TryAcquire};
 
 /// An election: made with [`Election::new`], then given its settings. Every candidate makes one of the same name.
@@ -281,22 +281,22 @@ impl Election {
 /// The error, with the names that the settings have here.
 fn in_words_of_elections(error: Error) -> Error {
     match error {
-        Error::InvalidDuration {
+        Error::Invalid(InvalidError::Duration {
             setting: "max_hold",
             given,
             bounds,
-        } => Error::InvalidDuration {
+        }) => Error::Invalid(InvalidError::Duration {
             setting: "max_term",
             given,
             bounds,
-        },
-        Error::InvalidSetting {
+        }),
+        Error::Invalid(InvalidError::Setting {
             setting: "holder",
             reason,
-        } => Error::InvalidSetting {
+        }) => Error::Invalid(InvalidError::Setting {
             setting: "candidate",
             reason,
-        },
+        }),
         other => other,
     }
 }

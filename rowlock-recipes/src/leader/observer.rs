@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::{Instant, sleep_until};
 
 use rowlock::Rowlock;
-use rowlock::{Error, LockInfo, Mode, Name};
+use rowlock::{Error, InvalidError, LockInfo, Mode, Name};
 
 /// The leader of an election, as the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,11 +116,11 @@ impl Observer {
     pub async fn next(&mut self) -> Result<Change, Error> {
         let allowed = Self::SHORTEST..=Self::LONGEST;
         if !allowed.contains(&self.interval) {
-            return Err(Error::InvalidDuration {
+            return Err(Error::Invalid(InvalidError::Duration {
                 setting: "interval",
                 given: self.interval,
                 bounds: "10 ms to 1 h are allowed",
-            });
+            }));
         }
         let name = self.name.clone()?;
         loop {

@@ -13,7 +13,7 @@ use super::members::Members;
 use super::round::{Round, until};
 use rowlock::Held;
 use rowlock::Transaction;
-use rowlock::{Error, Loss, Name, ReleaseOutcome};
+use rowlock::{Error, InvalidError, Loss, Name, ReleaseOutcome};
 
 /// A lock that a majority of the databases has granted; see the [module](super).
 ///
@@ -171,7 +171,7 @@ impl QuorumHeld {
     ///
     /// # Errors
     ///
-    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held; [`Error::InvalidSetting`] when
+    /// Those of [`Held::pin`]; [`Error::Lost`] when this member's lease is not held; [`InvalidError::Setting`] when
     /// there is no member of this number.
     ///
     /// # Cancel safety
@@ -185,10 +185,10 @@ impl QuorumHeld {
                 name: self.name.clone(),
                 loss: Loss::Expired,
             }),
-            None => Err(Error::InvalidSetting {
+            None => Err(Error::Invalid(InvalidError::Setting {
                 setting: "member",
                 reason: "the quorum has fewer databases: the first one is 0",
-            }),
+            })),
         }
     }
 

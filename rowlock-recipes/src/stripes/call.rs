@@ -183,7 +183,7 @@ where
     pub(super) fn begin_again(&self, stripe: usize) -> StripesError {
         let name = &self.stripes.names[stripe];
         StripesError::Failed(Error::Conflict {
-            what: format!("{name:?}"),
+            what: format!("{name:?} has another holder"),
         })
     }
 

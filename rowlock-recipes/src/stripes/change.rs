@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::{OnConnection, Quantities, Stripes, StripesError};
-use rowlock::Error;
+use rowlock::{Error, InvalidError};
 
 impl<S: Quantities> Stripes<S> {
     /// Adds `n` to one stripe, a free one if there is one. Zero adds nothing, without a statement.
@@ -114,10 +114,10 @@ const MOST: i64 = 1_000_000_000_000_000;
 pub(super) fn signed(n: u64) -> Result<i64, StripesError> {
     let n = i64::try_from(n).ok().filter(|n| *n <= MOST);
     n.ok_or_else(|| {
-        Error::InvalidSetting {
+        Error::Invalid(InvalidError::Setting {
             setting: "n",
             reason: "a quantity and the sum of all stripes are at most 1,000,000,000,000,000",
-        }
+        })
         .into()
     })
 }

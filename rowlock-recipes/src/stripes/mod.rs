@@ -74,7 +74,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::Rowlock;
-use rowlock::{Error, Name};
+use rowlock::{Error, InvalidError, Name};
 use seen::Seen;
 
 pub use error::StripesError;
@@ -170,7 +170,7 @@ impl<S> Stripes<S> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSetting`] for another number of stripes; [`Error::InvalidName`] for a name that is invalid, or
+    /// [`InvalidError::Setting`] for another number of stripes; [`InvalidError::Name`] for a name that is invalid, or
     /// longer than 251 bytes.
     pub fn new<N>(rowlock: &Rowlock, name: N, stripes: u32, sql: S) -> Result<Self, Error>
     where
@@ -179,10 +179,10 @@ impl<S> Stripes<S> {
     {
         let name = name.try_into().map_err(Into::into)?;
         if !(1..=Self::MOST).contains(&stripes) {
-            return Err(Error::InvalidSetting {
+            return Err(Error::Invalid(InvalidError::Setting {
                 setting: "stripes",
                 reason: "a counter has 1 to 256 stripes",
-            });
+            }));
         }
         let names = (0..stripes).map(|stripe| Name::new(&format!("{}/{stripe:03}", name.as_str())));
         let names: Vec<Name> = names.collect::<Result<_, _>>()?;

@@ -64,7 +64,7 @@ impl From<ConnectError> for super::Error {
     }
 }
 
-/// What is wrong with rowlock's tables.
+/// What is wrong with rowlock's tables, or with a row in them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum SchemaError {
@@ -133,6 +133,13 @@ pub enum SchemaError {
         target: String,
         /// The failure.
         detail: String,
+    },
+    /// The row of a lock is damaged: rowlock cannot have written it, so it was edited by hand.
+    Corrupt {
+        /// The lock, as far as it can be read.
+        name: String,
+        /// The damage.
+        what: &'static str,
     },
 }
 

@@ -111,6 +111,11 @@ impl fmt::Display for SchemaError {
                     "{target}: migrating failed ({detail}): mend that, then migrate again"
                 )
             }
+            Self::Corrupt { name, what } => write!(
+                f,
+                "the row of {name:?} in rowlock_lock is damaged: {what}; \
+                 `rowlock release NAME --force` frees it, or delete the row while nobody uses the lock"
+            ),
         }
     }
 }

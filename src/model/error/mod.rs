@@ -3,14 +3,16 @@
 
 mod groups;
 mod groups_say;
+mod invalid;
 mod retry;
 mod says;
 
 pub use groups::{ConnectError, RecordError, SchemaError, TransactionError};
+pub use invalid::InvalidError;
 
 use std::time::Duration;
 
-use super::{Blocked, Busy, Cause, InvalidKey, InvalidName, Kind, Loss, Name, RecordKey, Subject};
+use super::{Blocked, Busy, Cause, Kind, Loss, Name, RecordKey, Subject};
 
 /// Every failure that this crate reports. Contention is an outcome, not an error: see
 /// [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message
@@ -19,24 +21,8 @@ use super::{Blocked, Busy, Cause, InvalidKey, InvalidName, Kind, Loss, Name, Rec
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
-    /// The name is invalid. The database was not asked.
-    InvalidName(InvalidName),
-    /// The duration is out of bounds. The database was not asked.
-    InvalidDuration {
-        /// The name of the setting in Rust (`ttl`, `wait`, `max_hold`, …).
-        setting: &'static str,
-        /// The value that the caller gave.
-        given: Duration,
-        /// The allowed values.
-        bounds: &'static str,
-    },
-    /// Another setting is invalid. The database was not asked.
-    InvalidSetting {
-        /// The name of the setting in Rust.
-        setting: &'static str,
-        /// The rule that it breaks.
-        reason: &'static str,
-    },
+    /// A name, a key or a setting is invalid. The database was not asked.
+    Invalid(InvalidError),
     /// The client could not connect, and another try would not help.
     Connect(ConnectError),
     /// The database did not answer in time, or rowlock could not connect. Nothing was changed, or rowlock has undone
@@ -73,7 +59,7 @@ pub enum Error {
         /// also needs `USAGE` on the schema of the tables, where PUBLIC lacks it. MySQL, MariaDB: for the host `%`.
         grants: String,
     },
-    /// rowlock's tables are not as this library needs them.
+    /// rowlock's tables, or a row in them, are not as this library needs them.
     Schema(SchemaError),
     /// The lock was not free within the caller's wait.
     WaitTimeout {
@@ -127,15 +113,12 @@ pub enum Error {
     },
     /// The transaction cannot be used for this call.
     Transaction(TransactionError),
-    /// The transaction must make way for another one: a deadlock, a serialization failure, a lock wait that timed out,
-    /// or a lease that it would keep from being renewed. Roll back and try again, as [`Retry`](crate::Retry) does.
-    TransactionAborted {
-        /// The operation that was tried.
-        doing: &'static str,
-        /// The lock, or the record.
-        on: Subject,
-        /// The database's message.
-        detail: String,
+    /// Another transaction or lease was faster, or the transaction must make way for another one: a deadlock, a
+    /// serialization failure, a lock wait that timed out, a lease that it would keep from being renewed. Roll back and
+    /// try again, as [`Retry`](crate::Retry) does.
+    Conflict {
+        /// What happened to which lock, record or row of the application.
+        what: String,
     },
     /// A transaction has the row of the lock locked (SQLite: the file): the caller's own, or another one for the whole
     /// [`operation_timeout`](crate::Builder::operation_timeout). Nothing was changed.
@@ -163,11 +146,6 @@ pub enum Error {
         /// The time that the call waited.
         waited: Duration,
     },
-    /// Another transaction or lease was faster: roll back and try again, as [`Retry`](crate::Retry) does.
-    Conflict {
-        /// The object in conflict: the lock's name, or a row of the application.
-        what: String,
-    },
     /// The connection broke during a commit. The transaction may or may not be committed, and rowlock did not try it
     /// again.
     CommitUnknown {
@@ -179,8 +157,6 @@ pub enum Error {
         /// The driver's error.
         cause: Cause,
     },
-    /// The scope, key or step is invalid. The database was not asked.
-    InvalidKey(InvalidKey),
     /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll
     /// back, and do not answer the request: the other attempt answers it.
     Superseded {
@@ -207,13 +183,6 @@ pub enum Error {
         name: Name,
         /// How it was lost.
         loss: Loss,
-    },
-    /// The row is damaged: rowlock cannot have written it, so it was edited by hand.
-    CorruptRow {
-        /// The lock, as far as it can be read.
-        name: String,
-        /// The damage.
-        what: &'static str,
     },
     /// The database refused a statement for a reason that has no variant of its own.
     Database {

@@ -1,9 +1,8 @@
-//! Which errors may be tried again, and which smaller errors become an [`Error`].
+//! Which errors may be tried again.
 
 use std::convert::Infallible;
 
 use super::Error;
-use crate::model::{InvalidKey, InvalidName, UnknownEngine};
 
 impl Error {
     /// Whether another try later may succeed: the database was out of reach, or busy.
@@ -26,18 +25,9 @@ impl Error {
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::TransactionAborted { .. } | Self::Conflict { .. } | Self::Starved { .. } => true,
+            Self::Conflict { .. } | Self::Starved { .. } => true,
             Self::Application { cause } => cause.kind().may_begin_anew(),
             _ => false,
-        }
-    }
-}
-
-impl From<UnknownEngine> for Error {
-    fn from(_: UnknownEngine) -> Self {
-        Self::InvalidSetting {
-            setting: "engine",
-            reason: UnknownEngine::ALLOWED,
         }
     }
 }
@@ -45,17 +35,5 @@ impl From<UnknownEngine> for Error {
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
-    }
-}
-
-impl From<InvalidName> for Error {
-    fn from(refused: InvalidName) -> Self {
-        Self::InvalidName(refused)
-    }
-}
-
-impl From<InvalidKey> for Error {
-    fn from(refused: InvalidKey) -> Self {
-        Self::InvalidKey(refused)
     }
 }

@@ -2,7 +2,6 @@
 //! others are in some of them, so all of them are [`Printable`].
 
 use std::fmt::{self, Write as _};
-use std::time::Duration;
 
 use super::Error;
 use crate::model::{Kind, Printable};
@@ -12,15 +11,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut Printable(f);
         match self {
-            Self::InvalidName(error) => write!(f, "{error}"),
-            Self::InvalidDuration {
-                setting,
-                given,
-                bounds,
-            } => write!(f, "{setting} = {} is refused: {bounds}", span(*given)),
-            Self::InvalidSetting { setting, reason } => {
-                write!(f, "`{setting}` is refused: {reason}")
-            }
+            Self::Invalid(error) => write!(f, "{error}"),
             Self::Connect(error) => write!(f, "{error}"),
             Self::ShutDown { target } => write!(
                 f,
@@ -95,10 +86,6 @@ impl fmt::Display for Error {
                 "{doing} {name:?}: its guard was released before; acquire it again"
             ),
             Self::Transaction(error) => write!(f, "{error}"),
-            Self::TransactionAborted { doing, on, detail } => write!(
-                f,
-                "{doing} {on}: the transaction has to be begun again, as `Retry` does ({detail})"
-            ),
             Self::RowLocked { doing, name } => write!(
                 f,
                 "{doing} {name:?}: a transaction has its row locked (SQLite: the file). \
@@ -115,10 +102,9 @@ impl fmt::Display for Error {
                  do transactions take up all connections of a pooler? Roll back, and try again after `rowlock.version(name)` or with `Retry`; \
                  and give the pooler more connections than transactions run at a time, by 13 for each client of rowlock"
             ),
-            Self::Conflict { what } => write!(
-                f,
-                "{what} was changed, or has another holder: roll back and try again"
-            ),
+            Self::Conflict { what } => {
+                write!(f, "{what}: roll back and try again, as `Retry` does")
+            }
             Self::CommitUnknown { detail } => write!(
                 f,
                 "the connection broke during a commit, whose outcome is unknown ({detail}): check whether its work was committed before you do it again"
@@ -126,7 +112,6 @@ impl fmt::Display for Error {
             Self::Application { cause } => {
                 write!(f, "a statement of the application's failed: {cause}")
             }
-            Self::InvalidKey(error) => write!(f, "{error}"),
             Self::Superseded {
                 doing,
                 record,
@@ -141,11 +126,6 @@ impl fmt::Display for Error {
                 f,
                 "the lease of {name:?} was lost ({loss}) after a pin, and the work was cut off: its transaction may or may not be \
                  committed; look before you do it again"
-            ),
-            Self::CorruptRow { name, what } => write!(
-                f,
-                "the row of {name:?} in rowlock_lock is damaged: {what}; \
-                 `rowlock release NAME --force` frees it, or delete the row while nobody uses the lock"
             ),
             Self::Database {
                 doing,
@@ -163,24 +143,7 @@ fn alone(doing: &str) -> &str {
     verb.unwrap_or(doing)
 }
 
-/// A duration for people: `Duration` prints zero as 0ns.
-fn span(given: Duration) -> String {
-    if given.is_zero() {
-        return "0s".into();
-    }
-    format!("{given:?}")
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            // The message above is already the message of this error, so `source` continues with its source.
-            Self::InvalidName(error) => error.source(),
-            Self::InvalidKey(error) => error.source(),
-            _ => None,
-        }
-    }
-}
+impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {

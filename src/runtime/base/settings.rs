@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::{ClockError, Error};
+use crate::model::{ClockError, Error, InvalidError};
 
 /// The settings of a client; `Builder` documents them under the same names.
 #[derive(Debug, Clone)]
@@ -23,11 +23,11 @@ impl Settings {
         if self.clock_error.allows(given) {
             return Ok(());
         }
-        Err(Error::InvalidDuration {
+        Err(Error::Invalid(InvalidError::Duration {
             setting,
             given,
             bounds: "it must be more than twice the client's clock_error",
-        })
+        }))
     }
 }
 

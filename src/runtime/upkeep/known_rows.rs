@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
+use crate::model::{Busy, Error, Kind, LockInfo, Name, SchemaError, Subject};
 use crate::runtime::batch::alone::alone;
 use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
@@ -120,10 +120,10 @@ impl KnownRows {
 
     async fn made_row(&self, name: &Name, row: Row) -> Result<RowView, Error> {
         let Some(row) = self.lanes.heard(row).await? else {
-            return Err(Error::CorruptRow {
+            return Err(Error::Schema(SchemaError::Corrupt {
                 name: name.as_str().into(),
                 what: "another session removes it as soon as it is made",
-            });
+            }));
         };
         let seen = RowView::of(row)?;
         self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();

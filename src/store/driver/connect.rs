@@ -12,7 +12,7 @@ use super::capabilities::Capabilities;
 use super::origin::{Current, Password};
 use super::request::RequestLimit;
 use super::writers::Writers;
-use crate::model::Error;
+use crate::model::{Error, InvalidError};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::Listener;
@@ -48,10 +48,10 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
     /// The same connector, which asks for the password of each new connection.
     fn with_password(self, ask: Password) -> Result<Self, Error> {
         let _ = ask;
-        Err(Error::InvalidSetting {
+        Err(Error::Invalid(InvalidError::Setting {
             setting: "password",
             reason: "a SQLite file has no password: leave the setting out",
-        })
+        }))
     }
 
     /// The database, for messages: always without its password.

@@ -80,7 +80,9 @@ impl Fault {
     pub(crate) fn into_error_in_tx(self, doing: &'static str, on: &Subject, target: &str) -> Error {
         let (detail, on) = (self.to_string(), on.clone());
         match self.kind {
-            kind if kind.may_begin_anew() => Error::TransactionAborted { doing, on, detail },
+            kind if kind.may_begin_anew() => Error::Conflict {
+                what: format!("{doing} {on}: {detail}"),
+            },
             FaultKind::TransactionOver | FaultKind::Disconnected | FaultKind::Interrupted => {
                 Error::Transaction(TransactionError::Over { doing, on, detail })
             }

@@ -29,7 +29,7 @@ use super::fault::Fault;
 use super::quarantine::QuarantineStore;
 use super::row::LockRow;
 use super::time::{micros, time};
-use crate::model::{Error, Kind, Name, WaiterInfo};
+use crate::model::{Error, Kind, Name, SchemaError, WaiterInfo};
 
 /// How long a waiter has to confirm a grant that was passed on to it.
 ///
@@ -354,9 +354,11 @@ pub(crate) struct WaiterRow {
 impl WaiterRow {
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<WaiterInfo, Error> {
-        let damaged = |what| Error::CorruptRow {
-            name: String::from_utf8_lossy(&self.name).into_owned(),
-            what,
+        let damaged = |what| {
+            Error::Schema(SchemaError::Corrupt {
+                name: String::from_utf8_lossy(&self.name).into_owned(),
+                what,
+            })
         };
         let name = Name::from_bytes(&self.name)
             .ok_or_else(|| damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"))?;

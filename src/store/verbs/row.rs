@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::session::LeftBehind;
 use super::time::{micros, time};
-use crate::model::{Error, Kind, LockInfo, Mode, Name};
+use crate::model::{Error, Kind, LockInfo, Mode, Name, SchemaError};
 
 /// The columns of a row, unchecked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,10 +175,10 @@ impl LockRow {
     }
 
     fn damaged(&self, what: &'static str) -> Error {
-        Error::CorruptRow {
+        Error::Schema(SchemaError::Corrupt {
             name: String::from_utf8_lossy(&self.name).into_owned(),
             what,
-        }
+        })
     }
 }
 
@@ -188,10 +188,10 @@ const NO_CAPACITY: &str = "its capacity is out of range";
 pub(crate) fn wrong_kind(name: Name, is: Option<Kind>, asked: Kind) -> Error {
     match is {
         Some(is) => Error::WrongKind { name, is, asked },
-        None => Error::CorruptRow {
+        None => Error::Schema(SchemaError::Corrupt {
             name: name.as_str().into(),
             what: NO_CAPACITY,
-        },
+        }),
     }
 }
 
@@ -237,7 +237,10 @@ mod tests {
         for damage in damages {
             let mut row = row();
             damage(&mut row);
-            assert!(matches!(row.info(), Err(Error::CorruptRow { .. })));
+            assert!(matches!(
+                row.info(),
+                Err(Error::Schema(SchemaError::Corrupt { .. }))
+            ));
         }
     }
 
@@ -249,7 +252,10 @@ mod tests {
             ..row()
         };
         let error = damaged.check_kind(Kind::Lock);
-        assert!(matches!(error, Err(Error::CorruptRow { .. })), "{error:?}");
+        assert!(
+            matches!(error, Err(Error::Schema(SchemaError::Corrupt { .. }))),
+            "{error:?}"
+        );
         assert!(!damaged.is_orphaned());
         let other = row().check_kind(Kind::ReadWrite);
         assert!(matches!(other, Err(Error::WrongKind { .. })), "{other:?}");

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::columns::read_columns;
 use super::fault::Fault;
 use super::time::{micros, time};
-use crate::model::{Error, Name, RunInfo, RunState};
+use crate::model::{Error, Name, RunInfo, RunState, SchemaError};
 
 /// How long a run is kept after its begin: longer than a year, for a yearly job.
 pub(crate) const KEPT: Duration = Duration::from_hours(400 * 24);
@@ -73,9 +73,11 @@ impl RunRow {
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<RunInfo, Error> {
         let (name, fence, holder, began_at, took, succeeded, message, is_live) = self.0;
-        let damaged = |what| Error::CorruptRow {
-            name: String::from_utf8_lossy(&name).into_owned(),
-            what,
+        let damaged = |what| {
+            Error::Schema(SchemaError::Corrupt {
+                name: String::from_utf8_lossy(&name).into_owned(),
+                what,
+            })
         };
         let state = match succeeded {
             Some(true) => RunState::Succeeded,

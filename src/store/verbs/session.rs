@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::columns::read_columns;
 use super::fault::Fault;
 use super::time::{micros, time};
-use crate::model::{Error, Name, SessionInfo};
+use crate::model::{Error, Name, SchemaError, SessionInfo};
 
 /// The verbs for sessions.
 #[async_trait]
@@ -127,10 +127,10 @@ impl SessionRow {
     pub(crate) fn info(self) -> Result<SessionInfo, Error> {
         let (Some(opened_at), Some(expires_at)) = (time(self.opened_at), time(self.expires_at))
         else {
-            return Err(Error::CorruptRow {
+            return Err(Error::Schema(SchemaError::Corrupt {
                 name: self.id.to_string(),
                 what: "a time of this session is out of range",
-            });
+            }));
         };
         Ok(SessionInfo {
             id: self.id,
@@ -175,7 +175,10 @@ mod tests {
         };
         assert!(row(1, 2).info().is_ok());
         for damaged in [row(i64::MAX, 2), row(1, i64::MIN)] {
-            assert!(matches!(damaged.info(), Err(Error::CorruptRow { .. })));
+            assert!(matches!(
+                damaged.info(),
+                Err(Error::Schema(SchemaError::Corrupt { .. }))
+            ));
         }
     }
 }
