@@ -34,8 +34,7 @@
 //!   its locks.
 //! - [`Owner`] can enter again a lock that it holds. For owners with [names](Owner::named) rowlock finds deadlocks, in
 //!   whatever processes they are.
-//! - [`Rowlock::list`], [`holders`](Rowlock::holders), [`waiters`](Rowlock::waiters) and
-//!   [`sessions`](Rowlock::sessions) show an operator who holds what and who waits for it.
+//! - [`Rowlock::admin`] shows an operator who holds what and who waits for it, releases by force, cleans.
 //! - [`Idempotency`] makes an effect happen once for a key: in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
@@ -44,7 +43,7 @@
 //! - The crate [`rowlock-recipes`](https://docs.rs/rowlock-recipes) has what programs build from these: scheduled
 //!   jobs, leader elections, locks over several databases, striped counters, inboxes for queues and webhooks.
 //!   [`attributes`] has the functions behind the attributes.
-//! - [`Rowlock::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
+//! - [`Admin::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum
 //!   and tower. To write your own layer, use [`begin_http`](Idempotency::begin_http).
 //! - [`Error`] says what went wrong and what to do next. Contention is not an error.
@@ -101,7 +100,7 @@ mod store;
 mod transaction;
 
 pub use crate::store::driver::migration_sql::migration_sql;
-pub use client::{Builder, Cleaned, Rowlock};
+pub use client::{Admin, Builder, Cleaned, Rowlock};
 pub use idempotency::{
     Begun, FormTokens, Idempotency, IdempotencyGuard, InFlight, Reconciled, RecordInfo,
     RecordState, Resolution, StepFailed, StepInfo, Submitted, UnknownStep,

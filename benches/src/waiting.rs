@@ -159,7 +159,7 @@ async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failur
         let lock = client.lock(name(number));
         tasks.spawn(async move { lock.acquire().await.map(drop) });
     }
-    while client.waiters().await?.len() < arguments.tasks {
+    while client.admin().waiters().await?.len() < arguments.tasks {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let mut bare = Bare::connect(server).await?;

@@ -19,8 +19,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Leash(_) => Ok(USAGE),
         Command::Ls { json } => {
             let rowlock = database::find(url).await?;
-            let locks = rowlock.list().await?;
-            let waiters = rowlock.waiters().await?;
+            let locks = rowlock.admin().list().await?;
+            let waiters = rowlock.admin().waiters().await?;
             show::print_list(&locks, &waiters, json)?;
             if !json {
                 quarantine::tell_of_it(&rowlock).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Sessions { json } => {
             let rowlock = database::find(url).await?;
-            let sessions = rowlock.sessions().await?;
+            let sessions = rowlock.admin().sessions().await?;
             show::print_sessions(&sessions, json)?;
             if sessions.is_empty() && !json {
                 database::tell_where(&rowlock);
@@ -41,7 +41,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Jobs { json } => {
             let rowlock = database::find(url).await?;
-            let runs = rowlock.runs().await?;
+            let runs = rowlock.admin().runs().await?;
             scheduled::print_runs(&runs, json)?;
             if !json {
                 quarantine::tell_of_it(&rowlock).await?;
@@ -57,8 +57,8 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
-            let held = rowlock.holders(name.clone()).await?;
-            let mut waiters = rowlock.waiters().await?;
+            let held = rowlock.admin().holders(name.clone()).await?;
+            let mut waiters = rowlock.admin().waiters().await?;
             waiters.retain(|waiter| waiter.name == name);
             show::print_one(&name, &held, &waiters, json)?;
             if !json {
@@ -101,7 +101,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Migrate { print: None, .. } => {
             let rowlock = database::make(url).await?;
-            show::print_migrations(rowlock.target(), rowlock.applied_migrations())?;
+            show::print_migrations(rowlock.target(), rowlock.admin().applied_migrations())?;
             Ok(0)
         }
     }

@@ -187,7 +187,7 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
         locks,
         sessions,
         ..
-    } = rowlock.clean_all(batch).await?;
+    } = rowlock.admin().clean_all(batch).await?;
     say!(
         "removed {outcomes} outcomes, {records} records, {tokens} form tokens, {locks} unused lock rows, \
          {sessions} expired sessions and locks of theirs"

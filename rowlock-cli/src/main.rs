@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use rowlock::{ConnectError, Engine, Error, Name, RecordError, Rowlock, SchemaError};
+use rowlock::{Admin, ConnectError, Engine, Error, Name, RecordError, SchemaError};
 
 /// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
 const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
@@ -188,7 +188,7 @@ enum Command {
     /// Processes that use rowlock do this in the background, unless they have switched it off.
     Clean {
         /// The most rows of one kind that one transaction removes.
-        #[arg(long, default_value_t = Rowlock::CLEAN_BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        #[arg(long, default_value_t = Admin::CLEAN_BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         batch: u32,
     },
     /// Become CMD, and end with the process that started it

@@ -38,7 +38,7 @@ impl Quarantine {
         }
         let target = rowlock.target();
         if self.end {
-            let has_ended = rowlock.end_quarantine().await?;
+            let has_ended = rowlock.admin().end_quarantine().await?;
             if self.json {
                 print_json(&json!({ "left_ms": null }))?;
             } else if has_ended {
@@ -48,7 +48,7 @@ impl Quarantine {
             }
             return Ok(0);
         }
-        match rowlock.quarantine_left().await? {
+        match rowlock.admin().quarantine_left().await? {
             left if self.json => print_json(&json!({ "left_ms": left.map(milliseconds) }))?,
             Some(left) if self.time.is_some_and(|time| time < left) => say!(
                 "{target} grants nothing for another {left:.0?}: it was in quarantine before, and the longer time counts"
@@ -62,7 +62,7 @@ impl Quarantine {
 
 /// Tells people who look at locks or jobs that none is granted now, and none begins.
 pub(crate) async fn tell_of_it(rowlock: &Rowlock) -> Result<(), Failure> {
-    if let Some(left) = rowlock.quarantine_left().await? {
+    if let Some(left) = rowlock.admin().quarantine_left().await? {
         tell(format_args!(
             "{} is in quarantine: it grants nothing for another {left:.0?}",
             rowlock.target()

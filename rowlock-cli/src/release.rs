@@ -8,12 +8,12 @@ use crate::{Failure, database, show};
 /// Frees the name, and prints who held it.
 pub(crate) async fn release(rowlock: &Rowlock, name: &Name) -> Result<(), Failure> {
     // `force_release` repairs a damaged row, but cannot return it, and returns one permit only.
-    let seen = rowlock.holders(name.clone()).await;
-    let freed = match rowlock.force_release(name.clone()).await {
+    let seen = rowlock.admin().holders(name.clone()).await;
+    let freed = match rowlock.admin().force_release(name.clone()).await {
         Ok(freed) => freed,
         Err(error) => {
             // It has freed what it could.
-            let left = rowlock.holders(name.clone()).await?;
+            let left = rowlock.admin().holders(name.clone()).await?;
             let is_left = |held: &LockInfo| left.iter().any(|left| left.grant_id == held.grant_id);
             let mut seen = seen.unwrap_or_default();
             seen.retain(|held| !is_left(held));
@@ -39,7 +39,7 @@ pub(crate) async fn release(rowlock: &Rowlock, name: &Name) -> Result<(), Failur
 
 /// Removes the row of a name that nobody uses.
 pub(crate) async fn forget(rowlock: &Rowlock, name: &Name) -> Result<(), Failure> {
-    if rowlock.forget(name.clone()).await? {
+    if rowlock.admin().forget(name.clone()).await? {
         return say!("forgot {name:?}: it may be used for anything now");
     }
     say!("there is nothing to forget: {name:?} has no row")?;

@@ -271,7 +271,7 @@
 //!
 //! ## unavailable
 //!
-//! *503 with Retry-After.* The database is out of reach, or in [quarantine](rowlock::Rowlock::quarantine). Send the
+//! *503 with Retry-After.* The database is out of reach, or in [quarantine](rowlock::Admin::quarantine). Send the
 //! same request again. If the handler has already run, a retry gets its response when the layer has been able to keep
 //! it.
 //!

@@ -14,7 +14,7 @@ pub type Waiting = JoinHandle<Result<Held, Error>>;
 
 /// The waiters for a name, the first one first.
 pub async fn waiters(rowlock: &Rowlock, name: &str) -> Vec<WaiterInfo> {
-    let mut all = rowlock.waiters().await.unwrap();
+    let mut all = rowlock.admin().waiters().await.unwrap();
     all.retain(|waiter| waiter.name.as_str() == name);
     all
 }

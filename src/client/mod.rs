@@ -1,25 +1,22 @@
 //! The client: one handle for all engines.
 
+mod admin;
 mod builder;
-mod force;
 mod holder;
-mod operate;
-mod quarantine;
-mod runs;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use admin::{Admin, Cleaned};
 pub use builder::Builder;
-pub use operate::Cleaned;
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, MultiLock, Owner, RwLock, Semaphore, Version};
-use crate::model::{Engine, Error, Name, Unfinished};
+use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
 use crate::runtime::Core;
-use crate::runtime::upkeep::cleaner::BATCH;
+use crate::store::verbs::Store;
+use crate::store::verbs::row::LockRow;
 use crate::transaction::{Pool, Retry, Transaction};
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
@@ -46,9 +43,6 @@ pub struct Rowlock {
 }
 
 impl Rowlock {
-    /// How many rows of one kind the cleaner in the background removes in one transaction.
-    pub const CLEAN_BATCH: u32 = BATCH;
-
     /// Connects to `url` and brings its tables up to date.
     ///
     /// `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://…`, `mariadb://…` or `sqlite:PATH`
@@ -174,6 +168,32 @@ impl Rowlock {
         Owner::new(&self.core)
     }
 
+    /// The live lease of `name`, if it has one. `None` means that no lease is live. A read/write lock or a semaphore
+    /// may have several holders: this returns one of them, and [`Admin::holders`] returns all.
+    ///
+    /// It may still show a lease whose guard was just dropped: [`flush`](Self::flush) waits for the release.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    pub async fn inspect<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let head = self.core.lanes.look(Subject::Lock(name.clone()), "inspect");
+        let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
+        let row = self.core.lanes.run_aside(head, inspect).await?;
+        row.map(LockRow::info).transpose()
+    }
+
+    /// The operator's side of this client: who holds what, releases by force, cleaning, quarantine; see [`Admin`].
+    #[must_use]
+    pub fn admin(&self) -> Admin<'_> {
+        Admin { rowlock: self }
+    }
+
     /// Ends this client's session, and frees all locks that were taken [in it](Lock::in_session), in one statement.
     /// Returns how many these were. Their guards lose them at once
     /// ([`Loss::SessionEnded`](crate::Loss::SessionEnded)), before the database frees them. A lock that a transaction
@@ -277,28 +297,9 @@ impl Rowlock {
         self.core.server.engine
     }
 
-    /// The engine and version that the server reports.
-    #[must_use]
-    pub fn server_version(&self) -> &str {
-        &self.core.server.version
-    }
-
     /// The database, without its password.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.core.lanes.target
-    }
-
-    /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied
-    /// or restored database has the id of the original.)
-    #[must_use]
-    pub fn database_id(&self) -> Uuid {
-        self.core.server.database
-    }
-
-    /// The migrations that this client applied when it connected.
-    #[must_use]
-    pub fn applied_migrations(&self) -> &[String] {
-        &self.applied
     }
 }

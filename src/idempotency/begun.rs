@@ -62,7 +62,7 @@ impl Begun<Outcome> {
     }
 }
 
-/// Another attempt is running, or the database is in [quarantine](crate::Rowlock::quarantine).
+/// Another attempt is running, or the database is in [quarantine](crate::Admin::quarantine).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InFlight {

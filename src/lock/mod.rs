@@ -240,7 +240,7 @@ impl Lock {
     /// - a process that crashes binds a name that it had released, until the lease expires after its TTL;
     /// - a [`try_acquire`](Self::try_acquire) and a [transaction](crate::Rowlock::in_tx) of another client find the
     ///   name busy, and do not call it back;
-    /// - after a [`force_release`](crate::Rowlock::force_release) by another client, this client goes on giving the
+    /// - after a [`force_release`](crate::Admin::force_release) by another client, this client goes on giving the
     ///   lease to its tasks, until its next renewal or a pin shows the loss;
     /// - `list` and `inspect` show it as held, and it is renewed;
     /// - a client whose last handle is dropped without a shutdown lives on, until its names are given back.

@@ -283,7 +283,7 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// # Errors
     ///
     /// [`Error::WaitTimeout`] when the lock was not free in time, and at once in a
-    /// [quarantine](crate::Rowlock::quarantine); [`Error::Conflict`] when the database ended this
+    /// [quarantine](crate::Admin::quarantine); [`Error::Conflict`] when the database ended this
     /// transaction to resolve a deadlock, or (MySQL and MariaDB) when a lease was granted that its holder could not
     /// renew while this transaction waits; and the errors of [`try_acquire`](Self::try_acquire).
     ///

@@ -13,7 +13,7 @@ const MESSAGE: usize = 1_000;
 
 impl Held {
     /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last run
-    /// of each lock ([`Rowlock::runs`](crate::Rowlock::runs)). It replaces the previous run. A second call of the same
+    /// of each lock ([`Admin::runs`](crate::Admin::runs)). It replaces the previous run. A second call of the same
     /// guard does nothing.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Held {
     /// // … the report is made …
     /// held.end_run(true, "42 pages").await?;
     /// let _ = held.release().await?;
-    /// let last = rowlock.last_run("nightly-report").await?.expect("it was recorded");
+    /// let last = rowlock.admin().last_run("nightly-report").await?.expect("it was recorded");
     /// println!("{} {} after {:?}: {}", last.name, last.state, last.took.unwrap_or_default(), last.message);
     /// # Ok(())
     /// # }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// What a name stands for. A name keeps its kind for as long as its row is in the database: ten days after its last
-/// use, or until [`Rowlock::forget`](crate::Rowlock::forget).
+/// use, or until [`Admin::forget`](crate::Admin::forget).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {

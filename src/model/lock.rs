@@ -82,13 +82,13 @@ pub struct Busy {
     /// What it is.
     pub kind: Kind,
     /// Who holds it. `None` for a read/write lock or a semaphore, while the name changes hands, or while a transaction
-    /// has its row locked. [`Rowlock::holders`](crate::Rowlock::holders) lists the holders of a read/write lock or a
+    /// has its row locked. [`Admin::holders`](crate::Admin::holders) lists the holders of a read/write lock or a
     /// semaphore.
     pub holder: Option<LockInfo>,
     /// How many wait for the name in its queue, as far as is known. (The waiters of a crashed process count until
     /// their session has expired and their turn comes.)
     pub waiters: u32,
-    /// How much longer the database is in [quarantine](crate::Rowlock::quarantine), if that is why the name was not
+    /// How much longer the database is in [quarantine](crate::Admin::quarantine), if that is why the name was not
     /// granted.
     pub quarantine: Option<Duration>,
 }

@@ -219,7 +219,7 @@ async fn a_client_does_not_follow_its_pool_to_another_database() {
             App::Sqlite(_) => unreachable!("it is a file"),
         }
         // A look goes over a connection that is not there yet.
-        let error = rowlock.list().await.unwrap_err();
+        let error = rowlock.admin().list().await.unwrap_err();
         assert!(error.to_string().contains("another database"), "{error}");
         on_app!(&app, pool => pool.close().await);
         drop(rowlock);

@@ -141,7 +141,7 @@ async fn a_lease_is_busy_renewed_pinned_and_released() {
         sqlx::raw_sql("SELECT 1").execute(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();
     }
-    let freed = two.force_release("a").await.unwrap().unwrap();
+    let freed = two.admin().force_release("a").await.unwrap().unwrap();
     assert_eq!(freed.fence, held.fence());
     let mut tx = pool.begin().await.unwrap();
     assert!(matches!(held.pin(&mut tx).await, Err(Error::Lost { .. })));
@@ -269,7 +269,7 @@ async fn other_users_of_the_pool_find_no_trace_of_it() {
         });
     }
     tasks.join_all().await;
-    assert!(rowlock.list().await.unwrap().is_empty());
+    assert!(rowlock.admin().list().await.unwrap().is_empty());
     rowlock.flush().await;
     drop(rowlock);
     pool.close().await;
@@ -330,7 +330,7 @@ async fn waiters_are_granted_in_order_without_notifications() {
     let other = clients[1].rw_lock("catalog");
     let reader = tokio::spawn(async move { other.read().await });
     eventually("a reader waits", async || {
-        !clients[2].waiters().await.unwrap().is_empty()
+        !clients[2].admin().waiters().await.unwrap().is_empty()
     })
     .await;
     release(&writer).await;

@@ -170,7 +170,7 @@ on_every_engine! {
         let (work, begun, dropped) = Work::new();
         let running = tokio::spawn(work_for_ever(one, work));
         begun.notified().await;
-        assert!(two.force_release("a").await.unwrap().is_some());
+        assert!(two.admin().force_release("a").await.unwrap().is_some());
         let error = running.await.unwrap().unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
         dropped.await.unwrap();

@@ -124,7 +124,7 @@ on_every_engine! {
             assert_eq!(sold, [1, 3]);
         });
         task.await.unwrap();
-        assert_eq!(rowlock.list().await.unwrap(), [], "all are released");
+        assert_eq!(rowlock.admin().list().await.unwrap(), [], "all are released");
     }
 
     async fn functions_of_every_shape_run_once(db: &Db) {

@@ -14,7 +14,7 @@ on_every_engine! {
             let error = rowlock.lock(name.as_str()).try_acquire().await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
             assert!(matches!(rowlock.inspect(name.as_str()).await, Err(Error::Invalid(InvalidError::Name { .. }))));
-            assert!(matches!(rowlock.force_release(name).await, Err(Error::Invalid(InvalidError::Name { .. }))));
+            assert!(matches!(rowlock.admin().force_release(name).await, Err(Error::Invalid(InvalidError::Name { .. }))));
         }
         let (zero, long) = (Duration::ZERO, Duration::MAX);
         let short = Duration::from_millis(99);
@@ -111,10 +111,10 @@ on_every_engine! {
         let error = rowlock.lock("a").acquire().await.unwrap_err();
         assert!(matches!(error, Error::Schema(SchemaError::Corrupt { .. })), "{error}");
         assert!(matches!(rowlock.inspect("a").await, Err(Error::Schema(SchemaError::Corrupt { .. }))));
-        assert!(matches!(rowlock.list().await, Err(Error::Schema(SchemaError::Corrupt { .. }))));
+        assert!(matches!(rowlock.admin().list().await, Err(Error::Schema(SchemaError::Corrupt { .. }))));
         let _other = take(&rowlock, "b", Duration::from_secs(5)).await;
         drop(held);
-        rowlock.force_release("a").await.unwrap();
+        rowlock.admin().force_release("a").await.unwrap();
         let _again = take(&rowlock, "a", Duration::from_secs(5)).await;
     }
 

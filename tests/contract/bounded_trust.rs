@@ -163,7 +163,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
         assert_eq!(held.with(async || 7).await.unwrap(), 7);
-        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
         let (tell, told) = tokio::sync::oneshot::channel();
         let told_guard = Told(Some(tell));
         let result = held.with(async move || {

@@ -62,13 +62,13 @@ on_every_engine! {
             .remember_expired(Duration::from_secs(100));
         done(&idempotency, "k").await;
         let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
-        let cleaned = rowlock.clean(10).await.unwrap();
+        let cleaned = rowlock.admin().clean(10).await.unwrap();
         assert_eq!((cleaned.outcomes, cleaned.records), (0, 0));
         for clean in [false, true] {
             // Whether it was cleaned makes no difference.
             pass(db, if clean { 0 } else { 101 }).await;
             if clean {
-                assert_eq!(rowlock.clean(10).await.unwrap().outcomes, 1);
+                assert_eq!(rowlock.admin().clean(10).await.unwrap().outcomes, 1);
                 assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency WHERE outcome IS NOT NULL").await, 0);
                 assert_eq!(records(db).await, (1, 0), "what its steps came to goes with it");
             }
@@ -80,7 +80,7 @@ on_every_engine! {
             assert_eq!(info.state, RecordState::Expired);
         }
         pass(db, 100).await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 1);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 1);
         assert_eq!(records(db).await, (0, 0));
         let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
@@ -116,7 +116,7 @@ on_every_engine! {
         freed.release().await.unwrap();
         lapse(db).await;
         pass(db, 365 * 24 * 3_600).await;
-        let cleaned = rowlock.clean(10).await.unwrap();
+        let cleaned = rowlock.admin().clean(10).await.unwrap();
         assert_eq!((cleaned.outcomes, cleaned.records), (0, 1), "only the one that is free");
         assert_eq!(records(db).await, (2, 0));
         drop(running);
@@ -150,13 +150,13 @@ on_every_engine! {
         std::mem::forget(successor);
         lapse(db).await;
         let running = new("running").await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 0);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 0);
         pass(db, 364 * 24 * 3_600).await;
         lapse_but(db, "running").await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 0);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 0);
         pass(db, 3 * 24 * 3_600).await;
         lapse_but(db, "running").await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 2);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 2);
         assert_eq!(records(db).await, (2, 0), "one runs, one has an open step");
         // Cleaned or not makes no difference.
         running.release().await.unwrap();
@@ -169,7 +169,7 @@ on_every_engine! {
         assert!(guard.attempt() > info.attempt);
         let begun = idempotency.begin("scope", "open", &request()).await.unwrap();
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 1, "the one that was released");
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 1, "the one that was released");
     }
 
     async fn the_outcome_of_a_long_transaction_is_kept_for_its_whole_retention(db: &Db) {
@@ -185,12 +185,12 @@ on_every_engine! {
             }).await
         });
         assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
-        let cleaned = rowlock.clean(10).await.unwrap();
+        let cleaned = rowlock.admin().clean(10).await.unwrap();
         assert_eq!((cleaned.outcomes, cleaned.records), (0, 0));
         let begun = idempotency.begin("scope", "k", &request()).await.unwrap();
         assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
         pass(db, 5).await;
-        assert_eq!(rowlock.clean(10).await.unwrap().outcomes, 1);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().outcomes, 1);
     }
 
     async fn batches_are_small_and_pass_locked_rows_over(db: &Db) {
@@ -200,15 +200,15 @@ on_every_engine! {
             done(&idempotency, &format!("k{n}")).await;
         }
         pass(db, 25 * 3_600).await;
-        assert_eq!(rowlock.clean(4).await.unwrap().records, 4);
+        assert_eq!(rowlock.admin().clean(4).await.unwrap().records, 4);
         if db.one_writer() {
-            return assert_eq!(rowlock.clean(10).await.unwrap().records, 6);
+            return assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 6);
         }
         let mut tx = db.begin().await;
         tx.number("SELECT COUNT(*) FROM (SELECT attempt FROM rowlock_idempotency LIMIT 2 FOR UPDATE) two").await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 4);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 4);
         tx.release().await;
-        assert_eq!(rowlock.clean(10).await.unwrap().records, 2);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 2);
     }
 
     async fn tokens_go_when_their_time_is_over(db: &Db) {
@@ -217,11 +217,11 @@ on_every_engine! {
         for _ in 0..3 {
             tokens.issue("me").await.unwrap();
         }
-        assert_eq!(rowlock.clean(10).await.unwrap().tokens, 0);
+        assert_eq!(rowlock.admin().clean(10).await.unwrap().tokens, 0);
         let past = db.past();
         db.execute(&format!("UPDATE rowlock_form_token SET expires_at = {past}")).await;
-        assert_eq!(rowlock.clean(2).await.unwrap().tokens, 2);
-        assert_eq!(rowlock.clean(2).await.unwrap().tokens, 1);
+        assert_eq!(rowlock.admin().clean(2).await.unwrap().tokens, 2);
+        assert_eq!(rowlock.admin().clean(2).await.unwrap().tokens, 1);
     }
 
     async fn a_process_cleans_by_itself_unless_it_is_told_not_to(db: &Db) {

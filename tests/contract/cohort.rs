@@ -268,7 +268,7 @@ on_every_engine! {
         release(&held).await;
         let first = first.await.unwrap();
         eventually("a delegate waits for the next turn", async || waiters(&two, "a").await.len() == 1).await;
-        assert!(two.force_release("a").await.unwrap().is_some());
+        assert!(two.admin().force_release("a").await.unwrap().is_some());
         let second = second.await.unwrap();
         assert!(first.fence() < second.fence());
         assert!(!first.is_held(), "a later grant was confirmed in this process");

@@ -145,7 +145,7 @@ on_every_engine! {
         let (one, two) = (Party::new(db, "one", "a").await, Party::new(db, "two", "b").await);
         let older = one.waits("b", &[]).await;
         let younger = two.waits("a", &[]).await;
-        one.rowlock.force_release("a").await.unwrap();
+        one.rowlock.admin().force_release("a").await.unwrap();
         let a = younger.await.unwrap().unwrap();
         release(&two.held).await;
         assert!(older.await.unwrap().unwrap().is_held());
@@ -178,7 +178,7 @@ on_every_engine! {
             db.bytes("b")
         );
         assert!(db.execute(&crashed).await > 0);
-        one.rowlock.clean(100).await.unwrap();
+        one.rowlock.admin().clean(100).await.unwrap();
         assert_eq!(db.number("SELECT count(*) FROM rowlock_waiting_owner").await, 0);
         assert!(held.is_held());
     }

@@ -33,7 +33,7 @@ on_every_engine! {
             held.push(take(&rowlock, name, TTL).await);
         }
         let listed: Vec<String> =
-            rowlock.list().await.unwrap().iter().map(|lock| lock.name.to_string()).collect();
+            rowlock.admin().list().await.unwrap().iter().map(|lock| lock.name.to_string()).collect();
         let mut expected: Vec<String> = names.iter().map(ToString::to_string).collect();
         expected.sort();
         assert_eq!(listed, expected);
@@ -103,7 +103,7 @@ on_every_engine! {
             drop((mine, theirs));
             one.flush().await;
             two.flush().await;
-            assert_eq!(one.list().await.unwrap(), []);
+            assert_eq!(one.admin().list().await.unwrap(), []);
         }
     }
 
@@ -143,7 +143,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", TTL).await;
         let other = take(&rowlock, "b", TTL).await;
-        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
         assert!(!held.is_held());
         assert_eq!(held.lost().await, rowlock::Loss::TakenOver);
         assert!(other.is_held());
@@ -153,9 +153,9 @@ on_every_engine! {
     async fn force_release_frees_a_name_and_tells_who_had_it(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = one.lock("a").ttl(Duration::from_secs(6)).acquire().await.unwrap();
-        let was = two.force_release("a").await.unwrap().unwrap();
+        let was = two.admin().force_release("a").await.unwrap().unwrap();
         assert_eq!(was.fence, held.fence());
-        assert_eq!(two.force_release("a").await.unwrap(), None);
+        assert_eq!(two.admin().force_release("a").await.unwrap(), None);
         assert_eq!(two.inspect("a").await.unwrap(), None);
         let next = take(&two, "a", TTL).await;
         assert!(next.fence() > held.fence());

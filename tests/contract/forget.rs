@@ -16,7 +16,7 @@ async fn rows(db: &Db) -> i64 {
 
 /// Forgetting is refused, because the name is in use.
 async fn is_refused(rowlock: &Rowlock, name: &str) {
-    let refused = rowlock.forget(name).await.unwrap_err();
+    let refused = rowlock.admin().forget(name).await.unwrap_err();
     let is_busy = matches!(&refused, Error::WaitTimeout { name: of, .. } if of.as_str() == name);
     assert!(is_busy, "{refused}");
     let said = refused.to_string();
@@ -29,37 +29,37 @@ async fn is_refused(rowlock: &Rowlock, name: &str) {
 on_every_engine! {
     async fn a_name_that_is_forgotten_may_be_of_another_kind_and_its_fences_rise(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        assert!(!two.forget("n").await.unwrap(), "it was never used");
+        assert!(!two.admin().forget("n").await.unwrap(), "it was never used");
         let held = take(&one, "n", TTL).await;
         release(&held).await;
         assert!(matches!(one.semaphore("n", 3).try_acquire().await, Err(Error::WrongKind { .. })));
-        assert!(two.forget("n").await.unwrap());
-        assert!(!two.forget("n").await.unwrap());
+        assert!(two.admin().forget("n").await.unwrap());
+        assert!(!two.admin().forget("n").await.unwrap());
         assert_eq!(rows(db).await, 0);
 
         let permit = one.semaphore("n", 3).acquire().await.unwrap();
         assert!(permit.fence() > held.fence());
         release(&permit).await;
-        assert!(two.forget("n").await.unwrap());
+        assert!(two.admin().forget("n").await.unwrap());
         let writer = one.rw_lock("n").write().await.unwrap();
         assert!(writer.fence() > permit.fence());
         release(&writer).await;
-        assert!(two.forget("n").await.unwrap());
+        assert!(two.admin().forget("n").await.unwrap());
         let again = take(&one, "n", TTL).await;
         assert!(again.fence() > writer.fence());
-        assert!(two.forget("").await.is_err());
+        assert!(two.admin().forget("").await.is_err());
     }
 
     async fn a_version_from_before_does_not_advance(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         release(&take(&one, "n", TTL).await).await;
         let seen = one.version("n").await.unwrap();
-        assert!(two.forget("n").await.unwrap());
+        assert!(two.admin().forget("n").await.unwrap());
         let mut tx = db.begin().await;
         let advanced = tx.advance(&one, &seen).await;
         assert!(matches!(advanced, Ok(Advance::Conflict)), "{advanced:?}");
         tx.release().await;
-        assert!(two.forget("n").await.is_ok());
+        assert!(two.admin().forget("n").await.is_ok());
         let mut tx = db.begin().await;
         let locked = tx.lock(&one, "n").await;
         assert!(locked.fence() > seen.fence());
@@ -87,7 +87,7 @@ on_every_engine! {
         tx.pin(&held).await.unwrap();
         let quick = Rowlock::builder().operation_timeout(Duration::from_secs(3));
         let quick = quick.connect(&db.url).await.unwrap();
-        assert!(quick.forget("lock").await.is_err());
+        assert!(quick.admin().forget("lock").await.is_err());
         tx.commit().await.unwrap();
         release(&held).await;
         if !db.one_writer() {
@@ -97,7 +97,7 @@ on_every_engine! {
             drop(locked);
             tx.commit().await.unwrap();
         }
-        assert!(two.forget("lock").await.unwrap());
+        assert!(two.admin().forget("lock").await.unwrap());
     }
 
     async fn a_name_that_is_waited_for_is_not_forgotten(db: &Db) {
@@ -109,7 +109,7 @@ on_every_engine! {
         let next = waiting.await.unwrap().unwrap();
         assert!(next.is_held());
         release(&next).await;
-        assert!(two.forget("n").await.unwrap());
+        assert!(two.admin().forget("n").await.unwrap());
     }
 
     async fn fences_rise_while_a_name_is_forgotten_again_and_again(db: &Db) {
@@ -131,7 +131,7 @@ on_every_engine! {
             }
             let rowlock = db.rowlock().await;
             while !tasks.is_empty() {
-                match rowlock.forget(kind).await {
+                match rowlock.admin().forget(kind).await {
                     Ok(_) | Err(Error::WaitTimeout { .. }) => {}
                     Err(error) => panic!("{error}"),
                 }
@@ -155,7 +155,7 @@ on_every_engine! {
         let past = db.past();
         db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past} WHERE grant_id IS NOT NULL")).await;
         for name in ["lease", "semaphore", "shared"] {
-            assert!(two.forget(name).await.unwrap(), "{name}");
+            assert!(two.admin().forget(name).await.unwrap(), "{name}");
         }
         assert_eq!(rows(db).await, 0);
         drop(held);

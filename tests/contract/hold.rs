@@ -72,7 +72,7 @@ on_every_engine! {
             assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "at_least", .. })), "{error}");
         }
         let other = db.rowlock().await;
-        other.force_release("a").await.unwrap();
+        other.admin().force_release("a").await.unwrap();
         let error = held.raise_fence(FAR).await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
         assert!(!held.is_held());
@@ -155,7 +155,7 @@ on_every_engine! {
         let error = held.release_in(Duration::from_hours(367 * 24)).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "release_in", .. })), "{error}");
         assert!(held.is_held());
-        two.force_release("a").await.unwrap();
+        two.admin().force_release("a").await.unwrap();
         let next = take(&two, "a", TTL).await;
         assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
         assert!(next.is_held());

@@ -118,7 +118,7 @@ on_every_engine! {
             let end = async |held: &Held| match round % 4 {
                 0 => drop(held.release().await),
                 1 => drop(held.release_in(Duration::from_millis(50)).await),
-                2 => drop(two.force_release(name.as_str()).await),
+                2 => drop(two.admin().force_release(name.as_str()).await),
                 _ => {
                     let mut tx = db.begin().await;
                     let _ = tx.pin(held).await;
@@ -192,7 +192,7 @@ on_every_engine! {
                 next.fence()
             });
         }
-        eventually("they wait", async || !one.waiters().await.unwrap().is_empty()).await;
+        eventually("they wait", async || !one.admin().waiters().await.unwrap().is_empty()).await;
         let left = held.release_in(Duration::from_millis(300)).await.unwrap();
         assert_eq!(left, ReleaseOutcome::Released);
         let mut fences = tasks.join_all().await;

@@ -41,10 +41,10 @@ on_every_engine! {
             pass(db, name, days).await;
         }
         // Batches of one: the walk goes through all of them.
-        let cleaned = rowlock.clean(1).await.unwrap();
+        let cleaned = rowlock.admin().clean(1).await.unwrap();
         assert_eq!((cleaned.locks, rows(db).await), (3, 3), "b, d, and the lease that ran out");
         assert!(held.is_held());
-        assert_eq!(rowlock.clean(500).await.unwrap().locks, 0);
+        assert_eq!(rowlock.admin().clean(500).await.unwrap().locks, 0);
         let (before, after) = (crashed.fence(), used(&rowlock, "crashed").await);
         assert!(after > before, "{before} {after}");
         for name in ["b", "d"] {
@@ -60,7 +60,7 @@ on_every_engine! {
             pass(db, name, 11).await;
         }
         let tx = db.lock_row("locked").await;
-        match rowlock.clean(500).await {
+        match rowlock.admin().clean(500).await {
             Ok(cleaned) => assert_eq!((cleaned.locks, rows(db).await), (1, 1)),
             // The file is locked whole.
             Err(error) => {
@@ -69,7 +69,7 @@ on_every_engine! {
             }
         }
         tx.release().await;
-        assert!(rowlock.clean(500).await.unwrap().locks >= 1);
+        assert!(rowlock.admin().clean(500).await.unwrap().locks >= 1);
         assert_eq!(rows(db).await, 0);
     }
 
@@ -80,7 +80,7 @@ on_every_engine! {
         // The clock was set back.
         let ahead = held.fence() + 3_600_000_000;
         db.execute(&format!("UPDATE rowlock_lock SET fence = {ahead}")).await;
-        assert_eq!(rowlock.clean(500).await.unwrap().locks, 0);
+        assert_eq!(rowlock.admin().clean(500).await.unwrap().locks, 0);
         assert_eq!(used(&rowlock, "n").await, ahead + 1);
     }
 
@@ -101,7 +101,7 @@ on_every_engine! {
             for name in names {
                 pass(db, name, 11).await;
             }
-            assert_eq!(rowlock.clean(500).await.unwrap().locks, names.len() as u64);
+            assert_eq!(rowlock.admin().clean(500).await.unwrap().locks, names.len() as u64);
             let mut tx = db.begin().await;
             match tx.lock_all(&rowlock, names).await {
                 Ok(tried) => assert!(tried.locked().is_some(), "nobody has it"),
@@ -118,7 +118,7 @@ on_every_engine! {
         let before = tx.version(&rowlock, "n").await.unwrap();
         tx.commit().await.unwrap();
         pass(db, "n", 11).await;
-        assert_eq!(rowlock.clean(500).await.unwrap().locks, 1);
+        assert_eq!(rowlock.admin().clean(500).await.unwrap().locks, 1);
         // A snapshot that is older than the new row does not see it: such a transaction is begun again, once.
         for try_again in [true, false] {
             let mut tx = db.begin().await;
@@ -143,7 +143,7 @@ on_every_engine! {
         let before = tx.lock(&rowlock, "n").await.fence();
         tx.commit().await.unwrap();
         pass(db, "n", 11).await;
-        assert_eq!(rowlock.clean(500).await.unwrap().locks, 1);
+        assert_eq!(rowlock.admin().clean(500).await.unwrap().locks, 1);
         // Where the row cannot be made in the transaction, it has to be begun again, once.
         for try_again in [true, false] {
             let mut tx = db.begin().await;

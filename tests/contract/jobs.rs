@@ -49,7 +49,7 @@ on_every_engine! {
         assert_eq!((ran.len(), count.load(Ordering::SeqCst)), (1, 1));
         let late = db.rowlock().await;
         assert!(!works(&Job::new(&late, "j")).await, "a machine whose clock is late");
-        let [run] = &late.runs().await.unwrap()[..] else {
+        let [run] = &late.admin().runs().await.unwrap()[..] else {
             panic!("one run");
         };
         assert_eq!((run.name.as_str(), run.state), ("j", RunState::Succeeded));
@@ -77,29 +77,29 @@ on_every_engine! {
 
     async fn the_last_run_tells_what_came_of_it(db: &Db) {
         let rowlock = db.rowlock().await;
-        assert_eq!(rowlock.last_run("j").await.unwrap(), None);
+        assert_eq!(rowlock.admin().last_run("j").await.unwrap(), None);
         let job = Job::new(&rowlock, "j").holder("here");
         let other = db.rowlock().await;
         let began = Instant::now();
         let failed = job.run(async |held| {
-            let run = other.last_run("j").await.unwrap().unwrap();
+            let run = other.admin().last_run("j").await.unwrap().unwrap();
             assert_eq!((run.state, run.fence), (RunState::Running, held.fence()));
             let long = format!("no paper\0{}", "ä".repeat(1_000));
             Err::<(), _>(Error::Record(RecordError::Json { detail: long }))
         });
         let error = failed.await.unwrap_err();
         assert!(matches!(error, Error::Record(RecordError::Json { .. })), "{error}");
-        let run = other.last_run("j").await.unwrap().unwrap();
+        let run = other.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!((run.state, run.holder.as_str()), (RunState::Failed, "here"));
         assert!(run.message.contains("no paper") && run.message.len() >= 990, "{}", run.message);
         assert!(run.took.unwrap() <= began.elapsed());
         // The next run replaces it.
         assert!(works(&job).await);
-        let next = other.last_run("j").await.unwrap().unwrap();
+        let next = other.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!((next.state, next.message.as_str()), (RunState::Succeeded, ""));
         assert!(next.fence > run.fence && next.began_at >= run.began_at);
         assert!(works(&Job::new(&rowlock, "a")).await);
-        let all = other.runs().await.unwrap();
+        let all = other.admin().runs().await.unwrap();
         let names: Vec<_> = all.iter().map(|run| run.name.as_str()).collect();
         assert_eq!(names, ["a", "j"]);
     }
@@ -109,15 +109,15 @@ on_every_engine! {
         let late = take(&one, "j", LONG).await;
         late.begin_run().await.unwrap();
         late.begin_run().await.unwrap();
-        two.force_release("j").await.unwrap();
-        let run = two.last_run("j").await.unwrap().unwrap();
+        two.admin().force_release("j").await.unwrap();
+        let run = two.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!(run.state, RunState::Abandoned);
         let next = take(&two, "j", LONG).await;
         next.begin_run().await.unwrap();
         assert!(!late.end_run(true, "late").await.unwrap());
         let error = late.begin_run().await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
-        let run = two.last_run("j").await.unwrap().unwrap();
+        let run = two.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!((run.state, run.fence), (RunState::Running, next.fence()));
         release(&next).await;
         assert!(next.end_run(true, "done").await.unwrap());
@@ -157,7 +157,7 @@ on_every_engine! {
         one.shutdown(Duration::from_secs(10)).await;
         for name in ["dropped", "panics"] {
             assert!(!works(&Job::new(&two, name)).await, "{name}");
-            let run = two.last_run(name).await.unwrap().unwrap();
+            let run = two.admin().last_run(name).await.unwrap().unwrap();
             assert!(matches!(run.state, RunState::Abandoned | RunState::Running), "{run:?}");
         }
     }
@@ -186,7 +186,7 @@ on_every_engine! {
         let job = Job::new(&rowlock, "j");
         job.try_begin().await.unwrap().held().unwrap().held().begin_run().await.unwrap();
         rowlock.flush().await;
-        let run = rowlock.last_run("j").await.unwrap().unwrap();
+        let run = rowlock.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!((run.state, run.took), (RunState::Abandoned, None));
     }
 
@@ -196,7 +196,7 @@ on_every_engine! {
         let ran = job.run(async |_| std::future::pending::<Result<(), Error>>().await);
         let error = ran.await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::MaxHold, .. }), "{error}");
-        let run = rowlock.last_run("j").await.unwrap().unwrap();
+        let run = rowlock.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!(run.state, RunState::Failed);
         assert!(run.message.contains("max_hold"), "{}", run.message);
         eventually("another one can run", async || works(&job).await).await;
@@ -218,7 +218,7 @@ on_every_engine! {
         }
         let error = Job::new(&rowlock, "").run(async |_| Ok::<_, Error>(())).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(InvalidError::Name { .. })), "{error}");
-        assert_eq!(rowlock.runs().await.unwrap(), []);
+        assert_eq!(rowlock.admin().runs().await.unwrap(), []);
     }
 
     async fn a_job_runs_although_its_run_cannot_be_recorded(db: &Db) {
@@ -230,6 +230,6 @@ on_every_engine! {
         assert!(works(&job).await);
         assert!(!works(&job).await, "its name stays taken");
         db.execute("ALTER TABLE gone RENAME TO rowlock_run").await;
-        assert_eq!(rowlock.last_run("j").await.unwrap(), None);
+        assert_eq!(rowlock.admin().last_run("j").await.unwrap(), None);
     }
 }

@@ -117,7 +117,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         db.execute("CREATE TABLE plan (term BIGINT NOT NULL)").await;
         let old = lead(&one, "old").await;
-        assert_eq!(two.force_release("scheduler").await.unwrap().unwrap().fence, old.term());
+        assert_eq!(two.admin().force_release("scheduler").await.unwrap().unwrap().fence, old.term());
         let new = lead(&two, "new").await;
         // The next renewal is far away: only the database knows that the term has ended.
         assert!(old.is_leading());

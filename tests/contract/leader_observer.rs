@@ -83,7 +83,7 @@ on_every_engine! {
             assert!(matches!(error, rowlock::Error::Schema(rowlock::SchemaError::Corrupt { .. })), "{error}");
         }
         // This repairs the row.
-        let _ = rowlock.force_release("scheduler").await.unwrap();
+        let _ = rowlock.admin().force_release("scheduler").await.unwrap();
         assert_eq!(observer.next().await.unwrap(), Change::Vacant);
     }
 }

@@ -55,12 +55,12 @@ on_every_engine! {
         });
         let first = begun.recv().await.unwrap();
         // Another client's leader learns of it at its next renewal.
-        assert_eq!(admin.force_release("scheduler").await.unwrap().unwrap().fence, first);
+        assert_eq!(admin.admin().force_release("scheduler").await.unwrap().unwrap().fence, first);
         assert_eq!(ended.recv().await.unwrap(), first);
         let second = begun.recv().await.unwrap();
         assert!(second > first);
         // The client's own leader learns of it at once.
-        assert!(rowlock.force_release("scheduler").await.unwrap().is_some());
+        assert!(rowlock.admin().force_release("scheduler").await.unwrap().is_some());
         assert_eq!(ended.recv().await.unwrap(), second);
         assert!(begun.recv().await.unwrap() > second);
         assert_eq!(leading.await.unwrap().unwrap(), 3);
@@ -106,7 +106,7 @@ on_every_engine! {
                 match terms {
                     1 => {
                         // Nothing has told this client yet that its term has ended.
-                        assert!(admin.force_release("scheduler").await.unwrap().is_some());
+                        assert!(admin.admin().force_release("scheduler").await.unwrap().is_some());
                         let mut tx = db.begin().await;
                         let lost = on_tx!(&mut tx, tx => leadership.pin(tx).await);
                         tx.release().await;

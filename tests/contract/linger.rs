@@ -187,7 +187,7 @@ on_every_engine! {
     async fn a_lease_that_was_lost_does_not_linger(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         use_once(&lingering(&one).ttl(Duration::from_millis(600))).await;
-        let info = two.force_release("a").await.unwrap();
+        let info = two.admin().force_release("a").await.unwrap();
         assert!(info.is_some(), "it lingers");
         let other = two.lock("a").acquire().await.unwrap();
         let lock = lingering(&one).ttl(Duration::from_millis(600));
@@ -198,7 +198,7 @@ on_every_engine! {
     async fn who_frees_it_by_force_does_not_take_it_again(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         use_once(&lingering(&one)).await;
-        assert!(one.force_release("a").await.unwrap().is_some(), "it lingers");
+        assert!(one.admin().force_release("a").await.unwrap().is_some(), "it lingers");
         let other = two.lock("a").try_acquire().await.unwrap().held().expect("it is free");
         assert!(lingering(&one).try_acquire().await.unwrap().held().is_none());
         assert!(other.is_held());
@@ -209,7 +209,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         use_once(&lingering(&one)).await;
         {
-            let mut frees = pin!(one.force_release("a"));
+            let mut frees = pin!(one.admin().force_release("a"));
             let has_asked = poll_fn(|cx| Poll::Ready(frees.as_mut().poll(cx).is_pending()));
             assert!(has_asked.await, "its caller goes before the answer");
         }

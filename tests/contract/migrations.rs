@@ -24,7 +24,7 @@ const TABLES: [&str; 10] = [
 
 fn count(rowlock: &Rowlock) -> i64 {
     let of_table = |applied: &&String| applied.starts_with('V');
-    let applied = rowlock.applied_migrations().iter().filter(of_table);
+    let applied = rowlock.admin().applied_migrations().iter().filter(of_table);
     applied.count().try_into().unwrap()
 }
 
@@ -82,7 +82,7 @@ on_every_engine! {
         let first = db.rowlock().await;
         assert_eq!(count(&first), MIGRATIONS);
         let second = unmigrated.connect(&db.url).await.unwrap();
-        assert!(second.applied_migrations().is_empty());
+        assert!(second.admin().applied_migrations().is_empty());
     }
 
     async fn a_changed_migration_and_a_newer_schema_are_refused(db: &Db) {
@@ -133,7 +133,7 @@ on_every_engine! {
         let rowlock = Rowlock::builder().migrate(false).connect(&db.url).await.unwrap();
         let held = rowlock.lock("a").acquire().await.unwrap();
         let _ = held.release().await.unwrap();
-        assert!(db.rowlock().await.applied_migrations().is_empty());
+        assert!(db.rowlock().await.admin().applied_migrations().is_empty());
     }
 
     async fn a_new_database_is_in_quarantine_before_it_has_a_table_of_locks(db: &Db) {
@@ -149,7 +149,7 @@ on_every_engine! {
         let after = db.rowlock().await;
         assert!(is_refused(&after).await);
         // A client that connects in quarantine to a database with all tables.
-        after.end_quarantine().await.unwrap();
+        after.admin().end_quarantine().await.unwrap();
         assert!(!is_refused(&after).await);
         drop(new.migrate(false).connect(&db.url).await.unwrap());
         assert!(is_refused(&after).await);

@@ -73,7 +73,7 @@ on_every_engine! {
     async fn the_loss_of_one_lease_is_the_loss_of_all(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = try_all(&one, &["a", "b"]).await.unwrap();
-        two.force_release("b").await.unwrap();
+        two.admin().force_release("b").await.unwrap();
         let mut tx = db.begin().await;
         let pinned = tx.pin_all(&held).await;
         assert!(matches!(pinned, Err(Error::Lost { .. })), "{pinned:?}");
@@ -97,7 +97,7 @@ on_every_engine! {
         assert!(matches!(error, Err(Error::Released { .. })), "{error:?}");
 
         let held = try_all(&rowlock, &["a", "b"]).await.unwrap();
-        rowlock.force_release("b").await.unwrap();
+        rowlock.admin().force_release("b").await.unwrap();
         let (name, _) = held.lost().await;
         assert_eq!(name.as_str(), "b");
         held.at_risk().await;
@@ -125,7 +125,7 @@ on_every_engine! {
         let multi = one.multi_lock(["a", "b"]).holder("multi").ttl(Duration::from_secs(1));
         let waiting = tokio::spawn(async move { multi.acquire().await });
         queue_is(&two, "b", &["multi"]).await;
-        two.force_release("a").await.unwrap();
+        two.admin().force_release("a").await.unwrap();
         let error = waiting.await.unwrap().unwrap_err();
         assert!(matches!(&error, Error::Lost { name, .. } if name.as_str() == "a"), "{error}");
         queue_is(&two, "b", &[]).await;

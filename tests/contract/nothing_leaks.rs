@@ -90,7 +90,7 @@ on_every_engine! {
             cancelled += 1;
         }
         rowlock.flush().await;
-        assert_eq!(rowlock.list().await.unwrap(), []);
+        assert_eq!(rowlock.admin().list().await.unwrap(), []);
         eventually("no transaction is open", async || db.open_transactions().await == 0).await;
         eventually("the pool is whole", async || {
             on_app!(&app, pool => pool.size() as usize == pool.num_idle())

@@ -30,7 +30,7 @@ on_every_engine! {
     async fn a_lease_that_was_taken_over_cannot_be_pinned(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;
-        two.force_release("a").await.unwrap();
+        two.admin().force_release("a").await.unwrap();
         let other = take(&two, "a", TTL).await;
         assert!(held.is_held(), "its process has heard nothing yet");
         let mut tx = db.begin().await;
@@ -46,7 +46,7 @@ on_every_engine! {
     async fn a_lease_that_was_freed_cannot_be_pinned(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;
-        two.force_release("a").await.unwrap();
+        two.admin().force_release("a").await.unwrap();
         let mut tx = db.begin().await;
         let error = tx.pin(&held).await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
@@ -68,7 +68,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         db.execute("CREATE TABLE app (n BIGINT)").await;
         let held = take(&one, "a", TTL).await;
-        two.force_release("a").await.unwrap();
+        two.admin().force_release("a").await.unwrap();
         let mut tx = db.begin().await;
         tx.execute("INSERT INTO app VALUES (1)").await.unwrap();
         tx.pin(&held).await.unwrap_err();
@@ -294,7 +294,7 @@ on_every_engine! {
             tx.commit().await.unwrap();
             if db.one_writer() {
                 // A renewal that has waited for the file may be in time now.
-                rowlock.force_release("a").await.unwrap();
+                rowlock.admin().force_release("a").await.unwrap();
             } else {
                 db.execute("UPDATE rowlock_lock SET expires_at = acquired_at").await;
             }
@@ -308,7 +308,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
         tx.commit().await.unwrap();
-        rowlock.force_release("b").await.unwrap();
+        rowlock.admin().force_release("b").await.unwrap();
         let cut = held.with(std::future::pending::<()>).await;
         assert!(matches!(cut, Err(Error::Lost { .. })), "{cut:?}");
     }

@@ -55,8 +55,8 @@ on_every_engine! {
         std::mem::forget(take(&one, "expired", TTL).await);
         let expired = db.bytes("expired");
         db.execute(&format!("UPDATE rowlock_lock SET expires_at = acquired_at WHERE name = {expired}")).await;
-        assert_eq!(one.quarantine_left().await.unwrap(), None);
-        let lasts = one.quarantine(LONG).await.unwrap();
+        assert_eq!(one.admin().quarantine_left().await.unwrap(), None);
+        let lasts = one.admin().quarantine(LONG).await.unwrap();
         assert!(lasts <= LONG && lasts > LONG / 2, "{lasts:?}");
         for rowlock in [&one, &two, &db.rowlock().await] {
             for name in ["free", "expired", "new"] {
@@ -75,8 +75,8 @@ on_every_engine! {
         let short = one.lock("free").wait(Duration::from_millis(1)).acquire().await;
         gave_up(short);
 
-        assert!(one.end_quarantine().await.unwrap());
-        assert!(!one.end_quarantine().await.unwrap());
+        assert!(one.admin().end_quarantine().await.unwrap());
+        assert!(!one.admin().end_quarantine().await.unwrap());
         for name in ["free", "expired", "new", "n1"] {
             release(&take(&two, name, TTL).await).await;
         }
@@ -88,7 +88,7 @@ on_every_engine! {
             release(&take(&rowlock, name, TTL).await).await;
         }
         let seen = rowlock.version("a").await.unwrap();
-        rowlock.quarantine(LONG).await.unwrap();
+        rowlock.admin().quarantine(LONG).await.unwrap();
         for name in ["a", "new"] {
             let mut tx = db.begin().await;
             match tx.try_lock(&rowlock, name).await.unwrap() {
@@ -116,7 +116,7 @@ on_every_engine! {
         }).await);
         gave_up(locked);
 
-        rowlock.end_quarantine().await.unwrap();
+        rowlock.admin().end_quarantine().await.unwrap();
         let mut tx = db.begin().await;
         assert!(tx.lock(&rowlock, "a").await.fence() > 0);
         tx.commit().await.unwrap();
@@ -131,7 +131,7 @@ on_every_engine! {
             let _ = tx.acquire_all(&other, names).await.unwrap();
             tx.commit().await.unwrap();
             let held = take(&rowlock, "a", LONG).await;
-            rowlock.quarantine(LONG).await.unwrap();
+            rowlock.admin().quarantine(LONG).await.unwrap();
             let mut tx = db.begin().await;
             let error = tx.acquire_all(&other, names).await.unwrap_err();
             match error {
@@ -141,7 +141,7 @@ on_every_engine! {
                 _ => panic!("{error}"),
             }
             tx.release().await;
-            rowlock.end_quarantine().await.unwrap();
+            rowlock.admin().end_quarantine().await.unwrap();
             release(&held).await;
         }
     }
@@ -150,7 +150,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let mut reader = one.rw_lock("rw").read().await.unwrap();
         let permit = one.semaphore("s", 3).acquire().await.unwrap();
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         for rowlock in [&one, &two] {
             refused(rowlock.semaphore("s", 3).try_acquire().await);
             refused(rowlock.semaphore("new", 3).try_acquire().await);
@@ -166,7 +166,7 @@ on_every_engine! {
         one.semaphore("s", 5).set_capacity().await.unwrap();
         queue_is(&one, "s", &["w"]).await;
         assert!(!waiting.is_finished());
-        one.end_quarantine().await.unwrap();
+        one.admin().end_quarantine().await.unwrap();
         let granted = waiting.await.unwrap();
         assert!(matches!(granted, Err(Error::WrongKind { .. }) | Ok(_)), "{granted:?}");
         assert!(reader.try_upgrade().await.unwrap());
@@ -176,7 +176,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;
         let mut waiting = vec![join(&one, "a", "0").await, join(&two, "a", "1").await];
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         waiting.push(join(&one, "a", "2").await);
         // Its holder has gone, and nobody has the name.
@@ -191,7 +191,7 @@ on_every_engine! {
         waiting.remove(1).abort();
         queue_is(&two, "a", &["0", "2"]).await;
         assert!(two.inspect("a").await.unwrap().is_none());
-        assert!(two.end_quarantine().await.unwrap());
+        assert!(two.admin().end_quarantine().await.unwrap());
         assert_eq!(turns(waiting).await, [0, 1]);
     }
 
@@ -199,9 +199,9 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let before = take(&one, "a", TTL).await;
         release(&before).await;
-        one.quarantine(Duration::from_millis(1_500)).await.unwrap();
+        one.admin().quarantine(Duration::from_millis(1_500)).await.unwrap();
         let after = two.lock("a").wait(TTL).acquire().await.unwrap();
-        assert_eq!(one.quarantine_left().await.unwrap(), None, "it was granted after its end");
+        assert_eq!(one.admin().quarantine_left().await.unwrap(), None, "it was granted after its end");
         assert!(after.fence() > before.fence());
     }
 
@@ -211,7 +211,7 @@ on_every_engine! {
         let held = take(&one, "a", ttl).await;
         let in_session = one.lock("b").in_session().acquire().await.unwrap();
         let guard = begin_new(&one.idempotency(), "k").await;
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         tokio::time::sleep(ttl * 2).await;
         assert!(held.is_held() && in_session.is_held(), "they were renewed");
         let mut tx = db.begin().await;
@@ -227,7 +227,7 @@ on_every_engine! {
     async fn no_attempt_begins_and_transactions_go_on(db: &Db) {
         let rowlock = db.rowlock().await;
         begin_new(&rowlock.idempotency(), "freed").await.release().await.unwrap();
-        rowlock.quarantine(LONG).await.unwrap();
+        rowlock.admin().quarantine(LONG).await.unwrap();
         for key in ["freed", "new"] {
             let begun = begin(&rowlock.idempotency(), key).await;
             let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
@@ -248,7 +248,7 @@ on_every_engine! {
         });
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");
         assert!(!waiting.is_finished());
-        rowlock.end_quarantine().await.unwrap();
+        rowlock.admin().end_quarantine().await.unwrap();
         assert!(matches!(waiting.await.unwrap(), Begun::New(_)));
         for key in ["freed", "new"] {
             let _ = begin_new(&rowlock.idempotency(), key).await;
@@ -257,13 +257,13 @@ on_every_engine! {
 
     async fn a_longer_quarantine_stays(db: &Db) {
         let rowlock = db.rowlock().await;
-        rowlock.quarantine(LONG).await.unwrap();
-        let left = rowlock.quarantine(Duration::from_secs(1)).await.unwrap();
+        rowlock.admin().quarantine(LONG).await.unwrap();
+        let left = rowlock.admin().quarantine(Duration::from_secs(1)).await.unwrap();
         assert!(left > LONG / 2, "{left:?}");
-        let left = rowlock.quarantine(LONG * 2).await.unwrap();
+        let left = rowlock.admin().quarantine(LONG * 2).await.unwrap();
         assert!(left > LONG, "{left:?}");
         for time in [Duration::ZERO, Duration::from_millis(99), Duration::from_hours(367 * 24)] {
-            let error = rowlock.quarantine(time).await.unwrap_err();
+            let error = rowlock.admin().quarantine(time).await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "quarantine", .. })), "{error}");
             let error = Rowlock::builder().quarantine(time).connect(&db.url).await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "quarantine", .. })), "{error}");

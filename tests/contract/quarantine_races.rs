@@ -99,14 +99,14 @@ on_every_engine! {
         for _ in 0..3 {
             // Work, not an event: they ask for a while.
             tokio::time::sleep(Duration::from_millis(150)).await;
-            operator.quarantine(LONG).await.unwrap();
+            operator.admin().quarantine(LONG).await.unwrap();
             begun.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(150)).await;
             // A second beginning opens no gap.
-            operator.quarantine(LONG).await.unwrap();
+            operator.admin().quarantine(LONG).await.unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
             begun.fetch_add(1, Ordering::SeqCst);
-            assert!(operator.end_quarantine().await.unwrap());
+            assert!(operator.admin().end_quarantine().await.unwrap());
         }
         stop.store(true, Ordering::SeqCst);
         tasks.join_all().await;
@@ -119,7 +119,7 @@ on_every_engine! {
             held.push(take(&one, &format!("h{n}"), TTL).await);
             release(&take(&one, &format!("f{n}"), TTL).await).await;
         }
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         let mut tasks = JoinSet::new();
         for (n, held) in held.into_iter().enumerate() {
             tasks.spawn(async move {
@@ -131,7 +131,7 @@ on_every_engine! {
             }
         }
         assert!(tasks.join_all().await.into_iter().all(|as_it_should_be| as_it_should_be));
-        assert_eq!(one.list().await.unwrap(), []);
+        assert_eq!(one.admin().list().await.unwrap(), []);
         // Acquires with different settings, of names with a row and without.
         let mut tasks = JoinSet::new();
         for n in 0..60 {
@@ -161,7 +161,7 @@ on_every_engine! {
             }
             older.push((level, tx));
         }
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         for (level, mut tx) in older {
             for names in [&["a"][..], &["b", "c"]] {
                 let locked = tx.lock_all(&one, names).await.unwrap();
@@ -191,12 +191,12 @@ on_every_engine! {
 
     async fn one_that_is_over_does_not_end(db: &Db) {
         let one = db.rowlock().await;
-        one.quarantine(Duration::from_millis(100)).await.unwrap();
-        let is_over = async || one.quarantine_left().await.unwrap().is_none();
+        one.admin().quarantine(Duration::from_millis(100)).await.unwrap();
+        let is_over = async || one.admin().quarantine_left().await.unwrap().is_none();
         eventually("it is over", is_over).await;
-        assert!(!one.end_quarantine().await.unwrap());
-        assert!(!one.end_quarantine().await.unwrap());
-        let left = one.quarantine(LONG).await.unwrap();
+        assert!(!one.admin().end_quarantine().await.unwrap());
+        assert!(!one.admin().end_quarantine().await.unwrap());
+        let left = one.admin().quarantine(LONG).await.unwrap();
         assert!(left <= LONG && left > LONG / 2, "{left:?}");
     }
 
@@ -215,7 +215,7 @@ on_every_engine! {
         let beginning = tokio::spawn({
             let begun = Arc::clone(&begun);
             async move {
-                let left = operator.quarantine(LONG).await;
+                let left = operator.admin().quarantine(LONG).await;
                 begun.store(true, Ordering::SeqCst);
                 left
             }
@@ -241,13 +241,13 @@ on_every_engine! {
             let name = format!("a{round}");
             let held = take(&one, &name, TTL).await;
             let waiting = join(&two, &name, "w").await;
-            let (released, begun) = tokio::join!(held.release(), operator.quarantine(LONG));
+            let (released, begun) = tokio::join!(held.release(), operator.admin().quarantine(LONG));
             let _ = released.unwrap();
             begun.unwrap();
             // It was passed on before, and is confirmed; or nobody has it.
             let confirmed = async || waiting.is_finished() || is_free(&one, &name).await;
             eventually("it has it, or nobody has", confirmed).await;
-            assert!(operator.end_quarantine().await.unwrap());
+            assert!(operator.admin().end_quarantine().await.unwrap());
             let next = waiting.await.unwrap().unwrap();
             assert!(next.is_held() && next.fence() > held.fence());
             release(&next).await;
@@ -272,11 +272,11 @@ on_every_engine! {
         eventually("they work", async || !is_free(&two, "a").await).await;
         let lock = two.lock("a");
         let waiting = tokio::spawn(async move { lock.acquire().await });
-        two.quarantine(LONG).await.unwrap();
+        two.admin().quarantine(LONG).await.unwrap();
         // The turn ends within a bounded time, and the next one does not begin.
         let is_over = async || waiting.is_finished() || is_free(&two, "a").await;
         eventually("nobody has it, or it went to the waiter", is_over).await;
-        two.end_quarantine().await.unwrap();
+        two.admin().end_quarantine().await.unwrap();
         let held = waiting.await.unwrap().unwrap();
         let mut fences = vec![held.fence()];
         drop(held);
@@ -292,7 +292,7 @@ on_every_engine! {
         let lingering = one.lock("a").linger(Duration::from_mins(1));
         let held = lingering.acquire().await.unwrap();
         release(&held).await;
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         // The database remembers its lease.
         let again = lingering.try_acquire().await.unwrap().held().expect("it lingers");
         release(&again).await;
@@ -301,7 +301,7 @@ on_every_engine! {
         assert!(is_refused(&lingering.try_acquire().await));
         queue_is(&two, "a", &["w"]).await;
         assert!(!waiting.is_finished());
-        two.end_quarantine().await.unwrap();
+        two.admin().end_quarantine().await.unwrap();
         assert!(waiting.await.unwrap().unwrap().fence() > again.fence());
     }
 
@@ -310,16 +310,16 @@ on_every_engine! {
         let held = one.lock("a").in_session().acquire().await.unwrap();
         let waiting = join(&two, "a", "w").await;
         std::mem::forget(two.lock("b").in_session().acquire().await.unwrap());
-        two.quarantine(LONG).await.unwrap();
+        two.admin().quarantine(LONG).await.unwrap();
         one.end_session().await.unwrap();
         for _ in 0..5 {
             assert!(is_refused(&two.lock("a").try_acquire().await));
         }
         queue_is(&two, "a", &["w"]).await;
-        let cleaned = two.clean_all(100).await.unwrap();
+        let cleaned = two.admin().clean_all(100).await.unwrap();
         queue_is(&two, "a", &["w"]).await;
         assert!(is_free(&two, "a").await && !held.is_held(), "{cleaned:?}");
-        two.end_quarantine().await.unwrap();
+        two.admin().end_quarantine().await.unwrap();
         assert!(waiting.await.unwrap().unwrap().fence() > held.fence());
     }
 
@@ -328,7 +328,7 @@ on_every_engine! {
         release(&take(&one, "a", TTL).await).await;
         drop(one.semaphore("s", 1).acquire().await.unwrap());
         one.flush().await;
-        one.quarantine(LONG).await.unwrap();
+        one.admin().quarantine(LONG).await.unwrap();
         let _first = join(&one, "a", "w").await;
         let semaphore = one.semaphore("s", 1).holder("w");
         let _permit = tokio::spawn(async move { semaphore.acquire().await });
@@ -347,10 +347,10 @@ on_every_engine! {
         std::mem::forget(guard);
         one.shutdown(Duration::ZERO).await;
         lapse(db).await;
-        two.quarantine(LONG).await.unwrap();
+        two.admin().quarantine(LONG).await.unwrap();
         let begun = begin(&two.idempotency(), "k").await;
         assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
-        two.end_quarantine().await.unwrap();
+        two.admin().end_quarantine().await.unwrap();
         let _ = begin_new(&two.idempotency(), "k").await;
     }
 }

@@ -69,12 +69,12 @@ on_every_engine! {
 
     async fn everybody_sees_who_waits(db: &Db) {
         let (one, two, three) = (db.rowlock().await, db.rowlock().await, db.rowlock().await);
-        assert_eq!(three.waiters().await.unwrap(), []);
+        assert_eq!(three.admin().waiters().await.unwrap(), []);
         let held = (take(&one, "a", TTL).await, take(&one, "b", TTL).await);
         let first = [join(&one, "a", "first").await, join(&two, "a", "second").await];
         let other = join(&two, "b", "other").await;
         let third = join(&two, "a", "third").await;
-        let list = three.waiters().await.unwrap();
+        let list = three.admin().waiters().await.unwrap();
         let seen: Vec<_> = list.iter().map(|info| (info.name.as_str(), info.holder.as_str())).collect();
         assert_eq!(seen, [("a", "first"), ("a", "second"), ("a", "third"), ("b", "other")]);
         let of_a = &list[..3];
@@ -84,10 +84,10 @@ on_every_engine! {
         assert_eq!(list[1].session, list[2].session);
         assert_eq!(list[1].session, list[3].session);
         assert_ne!(list[0].session, list[1].session);
-        let sessions = three.sessions().await.unwrap();
+        let sessions = three.admin().sessions().await.unwrap();
         assert!(list.iter().all(|info| sessions.iter().any(|session| session.id == info.session)), "{sessions:?}");
         // A waiter holds nothing.
-        assert_eq!(three.list().await.unwrap().len(), 2);
+        assert_eq!(three.admin().list().await.unwrap().len(), 2);
         drop(held);
         assert_eq!(turns(first.into_iter().chain([third])).await, [0, 1, 2]);
         assert_eq!(turns([other]).await, [0]);
@@ -171,8 +171,8 @@ on_every_engine! {
             let permit = permits.try_acquire().await.unwrap();
             release(&permit.held().expect("nobody has it, and nobody waits")).await;
         }
-        assert!(rowlock.forget("lock").await.unwrap());
-        assert!(rowlock.forget("permits").await.unwrap());
+        assert!(rowlock.admin().forget("lock").await.unwrap());
+        assert!(rowlock.admin().forget("permits").await.unwrap());
     }
 
     /// The window is 2 s, by the database's clock.

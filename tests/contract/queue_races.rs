@@ -203,7 +203,7 @@ on_every_engine! {
             }
         }
         eventually("all of them wait", async || left(db).await == (600, 300)).await;
-        assert_eq!(two.waiters().await.unwrap().len(), 2 * NAMES);
+        assert_eq!(two.admin().waiters().await.unwrap().len(), 2 * NAMES);
         for (n, held) in held.into_iter().enumerate().rev() {
             if n % 2 == 0 {
                 release(&held).await;

@@ -117,7 +117,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = take(&one, "a", TTL).await;
         let waiting = [join(&two, "a", "0").await, join(&one, "a", "1").await];
-        let freed = two.force_release("a").await.unwrap().unwrap();
+        let freed = two.admin().force_release("a").await.unwrap().unwrap();
         assert_eq!(freed.fence, held.fence());
         assert_eq!(turns(waiting).await, [0, 1]);
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));

@@ -153,7 +153,7 @@ on_every_engine! {
         let held = quorum.lock("a").ttl(ttl).acquire().await.unwrap();
         eventually("all have granted it", async || holders(&clients, "a").await == 3).await;
         for client in &clients {
-            client.force_release("a").await.unwrap();
+            client.admin().force_release("a").await.unwrap();
             assert!(held.is_held(), "a minority is lost");
             eventually("it is taken again", async || client.inspect("a").await.unwrap().is_some()).await;
         }
@@ -168,7 +168,7 @@ on_every_engine! {
                     for client in &clients[..2] {
                         // It must not be taken again.
                         others.push(loop {
-                            client.force_release("a").await.unwrap();
+                            client.admin().force_release("a").await.unwrap();
                             if let TryAcquire::Held(held) = client.lock("a").try_acquire().await.unwrap() {
                                 break held;
                             }
@@ -200,7 +200,7 @@ on_every_engine! {
         assert_eq!((quorum.members().iter().flatten().count(), quorum.majority()), (3, 3));
         let held = quorum.lock("a").acquire().await.unwrap();
         // One more, and no majority is left.
-        three.others[1].rowlock().await.force_release("a").await.unwrap();
+        three.others[1].rowlock().await.admin().force_release("a").await.unwrap();
         held.lost().await;
         let other = take(&three.others[1].rowlock().await, "a", TTL).await;
         let error = quorum.lock("a").wait(Duration::ZERO).acquire().await.unwrap_err();
@@ -255,17 +255,17 @@ on_every_engine! {
         let three = Three::of(db).await;
         let quorum = three.quorum().await;
         let clients = three.clients().await;
-        clients[0].quarantine(TTL).await.unwrap();
+        clients[0].admin().quarantine(TTL).await.unwrap();
         let held = quorum.lock("a").acquire().await.unwrap();
         assert!(clients[0].inspect("a").await.unwrap().is_none());
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
-        clients[1].quarantine(TTL).await.unwrap();
+        clients[1].admin().quarantine(TTL).await.unwrap();
         let TryAcquire::Busy(busy) = quorum.lock("a").try_acquire().await.unwrap() else {
             panic!("no majority may grant it");
         };
         assert!(busy.quarantine.is_some(), "{busy}");
         let waiting = tokio::spawn(async move { quorum.lock("a").acquire().await });
-        clients[0].end_quarantine().await.unwrap();
+        clients[0].admin().end_quarantine().await.unwrap();
         let held = waiting.await.unwrap().unwrap();
         assert!(held.is_held());
         three.remove().await;
@@ -282,7 +282,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         rowlock_test::on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap());
         tx.commit().await.unwrap();
-        member.force_release("a").await.unwrap();
+        member.admin().force_release("a").await.unwrap();
         let mut tx = db.begin().await;
         let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap_err());
         assert!(matches!(error, Error::Lost { .. }), "{error}");

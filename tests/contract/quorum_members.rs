@@ -42,7 +42,7 @@ on_every_engine! {
     async fn a_copy_gets_an_id_of_its_own_as_the_error_says(db: &Db) {
         let databases = databases(db).await;
         let urls = databases.each_ref().map(|db| db.url.clone());
-        let copied = databases[1].rowlock().await.database_id();
+        let copied = databases[1].rowlock().await.admin().database_id();
         databases[0].rowlock().await;
         let id = match db.engine {
             Engine::Postgres => format!("'{copied}'"),
@@ -132,7 +132,7 @@ on_every_engine! {
         assert!(!has_tables(lost).await, "it may have lost its data");
         let again = Rowlock::builder().quarantine(Duration::from_mins(1));
         let again = again.connect(&lost.url).await.unwrap();
-        assert!(again.quarantine_left().await.unwrap().is_some());
+        assert!(again.admin().quarantine_left().await.unwrap().is_some());
         remove(databases).await;
     }
 
@@ -152,7 +152,7 @@ on_every_engine! {
             is_there
         })
         .await;
-        clients[1].quarantine(Duration::from_mins(10)).await.unwrap();
+        clients[1].admin().quarantine(Duration::from_mins(10)).await.unwrap();
         // It answers after the database in quarantine.
         let mut writing = slow.begin().await;
         writing.execute("UPDATE rowlock_lock SET fence = fence").await.unwrap();

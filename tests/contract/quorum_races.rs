@@ -74,7 +74,7 @@ on_every_engine! {
             let (client, stop) = (db.rowlock().await, Arc::clone(&stop));
             async move {
                 while !stop.load(Ordering::SeqCst) {
-                    let _ = client.force_release("a").await.unwrap();
+                    let _ = client.admin().force_release("a").await.unwrap();
                 }
             }
         });
@@ -113,7 +113,7 @@ on_every_engine! {
             let name = format!("a{round}");
             let ttl = Duration::from_secs(3);
             let held = quorum.lock(name.as_str()).ttl(ttl).acquire().await.unwrap();
-            client.force_release(name.as_str()).await.unwrap();
+            client.admin().force_release(name.as_str()).await.unwrap();
             // The repair comes after a third of the TTL.
             tokio::time::sleep(Duration::from_millis(990 + 4 * round)).await;
             // On a busy machine the lock may have been lost. Then its grants stay.
@@ -163,7 +163,7 @@ on_every_engine! {
         let released = async |freed: usize| {
             let held = of_all(&quorum, [db, &others[0], &others[1]], "a", TTL).await;
             for client in &clients[..freed] {
-                client.force_release("a").await.unwrap();
+                client.admin().force_release("a").await.unwrap();
             }
             assert!(held.is_held(), "no renewal is due yet");
             let told = held.release().await.unwrap();
@@ -241,7 +241,7 @@ on_every_engine! {
         let clients = clients(db, &others).await;
         let held = of_all(&quorum, [db, &others[0], &others[1]], "a", Duration::from_secs(3)).await;
         for client in &clients[..2] {
-            client.force_release("a").await.unwrap();
+            client.admin().force_release("a").await.unwrap();
         }
         held.lost().await;
         eventually("nobody holds the third", async || holders(&clients, "a").await == 0).await;

@@ -98,7 +98,7 @@ on_every_engine! {
         for lock in locks {
             waiting.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
             eventually("it waits", async || {
-                rowlock.waiters().await.unwrap().len() == waiting.len()
+                rowlock.admin().waiters().await.unwrap().len() == waiting.len()
             })
             .await;
         }
@@ -166,7 +166,7 @@ on_every_engine! {
         let me = rowlock.owner();
         let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_secs(6));
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
-        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
         // Until a renewal tells, this process takes the lease for held.
         assert_eq!(outer.lost().await, Loss::TakenOver);
         assert_eq!(inner.lost().await, Loss::TakenOver);
@@ -190,7 +190,7 @@ on_every_engine! {
         assert!(outer.is_held() && outer.remaining() > Duration::ZERO);
 
         // What happens to the grant from here on is not the released guard's loss.
-        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
         assert_eq!(outer.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
         assert_eq!(inner.loss(), None);
         assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
@@ -201,7 +201,7 @@ on_every_engine! {
         let me = rowlock.owner();
         let lock = rowlock.lock("a").owner(&me).ttl(Duration::from_secs(2));
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
-        assert!(rowlock.force_release("a").await.unwrap().is_some());
+        assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
         assert_eq!(inner.lost().await, Loss::TakenOver);
         assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
         assert_eq!((inner.loss(), outer.loss()), (Some(Loss::TakenOver), Some(Loss::TakenOver)));

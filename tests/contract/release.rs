@@ -90,7 +90,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         for name in ["dropped", "twice"] {
             let held = take(&one, name, TTL).await;
-            assert!(two.force_release(name).await.unwrap().is_some());
+            assert!(two.admin().force_release(name).await.unwrap().is_some());
             let other = take(&two, name, TTL).await;
             let taken_over = ReleaseOutcome::Lost(Loss::TakenOver);
             if name == "dropped" {
@@ -124,7 +124,7 @@ on_every_engine! {
         assert!(inner.deadline().has_passed() && !outer.deadline().has_passed());
 
         let held = take(&rowlock, "c", TTL).await;
-        rowlock.force_release("c").await.unwrap();
+        rowlock.admin().force_release("c").await.unwrap();
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap_err();
         tx.release().await;
@@ -134,12 +134,12 @@ on_every_engine! {
     async fn a_release_after_the_loss_says_so_and_touches_nobody_elses_lock(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let first = take(&one, "a", TTL).await;
-        assert!(two.force_release("a").await.unwrap().is_some());
+        assert!(two.admin().force_release("a").await.unwrap().is_some());
         let second = take(&two, "a", TTL).await;
         assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
         assert_eq!(one.inspect("a").await.unwrap().unwrap().fence, second.fence());
         // A name that was freed by force and taken by nobody was not held either.
-        assert!(one.force_release("a").await.unwrap().is_some());
+        assert!(one.admin().force_release("a").await.unwrap().is_some());
         assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
     }
 
@@ -156,7 +156,7 @@ on_every_engine! {
             // Nothing tells that somebody waits for the file: the forced release comes after the change, and finds the
             // next holder.
             db.execute(&passes).await;
-            assert!(two.force_release("a").await.unwrap().is_some());
+            assert!(two.admin().force_release("a").await.unwrap().is_some());
             return;
         }
         let mut tx = db.lock_row("a").await;
@@ -165,10 +165,10 @@ on_every_engine! {
             eventually("the forced release waits", async || db.waiting().await == 1).await;
             tx.commit().await.unwrap();
         };
-        let (freed, ()) = tokio::join!(two.force_release("a"), change);
+        let (freed, ()) = tokio::join!(two.admin().force_release("a"), change);
         assert!(freed.unwrap().is_none());
         assert_eq!(grant_of("a").await, of_next);
-        assert!(next.is_held() && two.force_release("a").await.unwrap().is_some());
+        assert!(next.is_held() && two.admin().force_release("a").await.unwrap().is_some());
     }
 
     async fn many_releases_share_statements_and_each_gets_its_own_answer(db: &Db) {
@@ -178,7 +178,7 @@ on_every_engine! {
             held.push(take(&rowlock, &format!("n{number}"), TTL).await);
         }
         for number in [3, 17, 31] {
-            assert!(rowlock.force_release(format!("n{number}")).await.unwrap().is_some());
+            assert!(rowlock.admin().force_release(format!("n{number}")).await.unwrap().is_some());
         }
         let _taken = take(&rowlock, "n17", TTL).await;
         let mut releases = tokio::task::JoinSet::new();
@@ -195,7 +195,7 @@ on_every_engine! {
                 _ => assert_eq!(outcome, ReleaseOutcome::Released, "n{number}"),
             }
         }
-        let left: Vec<_> = rowlock.list().await.unwrap();
+        let left: Vec<_> = rowlock.admin().list().await.unwrap();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].name.as_str(), "n17");
     }

@@ -25,7 +25,7 @@ on_every_engine! {
             db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}, acquired_at = {past} WHERE name = {name}")).await;
             let error = held.begin_run().await.unwrap_err();
             assert!(matches!(error, Error::Lost { .. }), "{error}");
-            assert_eq!(two.last_run("a").await.unwrap().is_some(), round == 1);
+            assert_eq!(two.admin().last_run("a").await.unwrap().is_some(), round == 1);
             let next = take(&two, "a", LONG).await;
             next.begin_run().await.unwrap();
             release(&next).await;
@@ -36,18 +36,18 @@ on_every_engine! {
         let one = db.rowlock().await;
         let held = take(&one, "a", LONG).await;
         held.begin_run().await.unwrap();
-        let began = one.last_run("a").await.unwrap().unwrap();
+        let began = one.admin().last_run("a").await.unwrap().unwrap();
         held.raise_fence(held.fence() + 1_000).await.unwrap();
         held.begin_run().await.unwrap();
-        assert_eq!(one.last_run("a").await.unwrap().unwrap().began_at, began.began_at, "it began before");
+        assert_eq!(one.admin().last_run("a").await.unwrap().unwrap().began_at, began.began_at, "it began before");
         assert!(held.end_run(true, "done").await.unwrap());
-        let run = one.last_run("a").await.unwrap().unwrap();
+        let run = one.admin().last_run("a").await.unwrap().unwrap();
         assert_eq!((run.state, run.message.as_str()), (RunState::Succeeded, "done"));
         release(&held).await;
         // A later lease without a run does not end it.
         let next = take(&one, "a", LONG).await;
         assert!(!next.end_run(false, "other").await.unwrap());
-        assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
+        assert_eq!(one.admin().last_run("a").await.unwrap().unwrap(), run);
     }
 
     async fn a_run_does_not_wait_for_a_transaction_that_has_the_row_locked(db: &Db) {
@@ -80,7 +80,7 @@ on_every_engine! {
         let second = lock.acquire().await.unwrap();
         second.begin_run().await.unwrap();
         assert!(!first.end_run(false, "late").await.unwrap());
-        let run = one.last_run("a").await.unwrap().unwrap();
+        let run = one.admin().last_run("a").await.unwrap().unwrap();
         assert_eq!((run.state, run.fence), (RunState::Running, second.fence()));
         assert!(second.end_run(true, "done").await.unwrap());
         release(&second).await;
@@ -91,12 +91,12 @@ on_every_engine! {
         let held = take(&one, "a", LONG).await;
         held.begin_run().await.unwrap();
         assert!(held.end_run(false, "no paper").await.unwrap());
-        let run = one.last_run("a").await.unwrap().unwrap();
+        let run = one.admin().last_run("a").await.unwrap().unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(held.end_run(false, "no paper").await.unwrap());
         assert!(!held.end_run(true, "no paper").await.unwrap());
         assert!(!held.end_run(false, "").await.unwrap());
-        assert_eq!(one.last_run("a").await.unwrap().unwrap(), run);
+        assert_eq!(one.admin().last_run("a").await.unwrap().unwrap(), run);
     }
 
     async fn a_run_under_a_lock_of_a_session_was_abandoned_with_it(db: &Db) {
@@ -111,11 +111,11 @@ on_every_engine! {
         for name in ["b", "c"] {
             others.push(one.lock(name).in_session().acquire().await.unwrap());
         }
-        let run = two.last_run("a").await.unwrap().unwrap();
+        let run = two.admin().last_run("a").await.unwrap().unwrap();
         assert_eq!(run.state, RunState::Running);
         let past = db.past();
         db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
-        let run = two.last_run("a").await.unwrap().unwrap();
+        let run = two.admin().last_run("a").await.unwrap().unwrap();
         assert_eq!(run.state, RunState::Abandoned);
         for other in others {
             let error = other.begin_run().await.unwrap_err();
@@ -148,7 +148,7 @@ on_every_engine! {
         // (The work may be done before the loss is seen.)
         if let Some(next) = late.await.ok().and_then(rowlock_recipes::job::Ran::here) {
             assert!(next.is_held());
-            let run = two.last_run("j").await.unwrap().unwrap();
+            let run = two.admin().last_run("j").await.unwrap().unwrap();
             assert_eq!((run.state, run.holder.as_str(), run.fence), (RunState::Running, "next", next.fence()));
             assert!(one.lock("j").try_acquire().await.unwrap().held().is_none());
         }
@@ -168,8 +168,8 @@ on_every_engine! {
             let began = ago(days);
             db.execute(&format!("UPDATE rowlock_run SET began_at = {began} WHERE name = {name}")).await;
         }
-        one.clean_all(100).await.unwrap();
-        let runs = one.runs().await.unwrap();
+        one.admin().clean_all(100).await.unwrap();
+        let runs = one.admin().runs().await.unwrap();
         let names: Vec<_> = runs.iter().map(|run| run.name.as_str()).collect();
         assert_eq!(names, ["new"]);
     }

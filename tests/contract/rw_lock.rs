@@ -45,7 +45,7 @@ on_every_engine! {
         let writer = here.write().await.unwrap();
         assert!(writer.fence() > readers[0].fence());
         assert!(there.try_write().await.unwrap().held().is_none() && there.try_read().await.unwrap().held().is_none());
-        let list = two.list().await.unwrap();
+        let list = two.admin().list().await.unwrap();
         assert_eq!((list.len(), list[0].mode), (1, Mode::Write));
         release(&writer).await;
         let reader = there.read().await.unwrap();
@@ -137,7 +137,7 @@ on_every_engine! {
     async fn an_operator_sees_all_readers_or_the_writer(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let readers = [one.rw_lock("c").read().await.unwrap(), two.rw_lock("c").read().await.unwrap()];
-        let holders = two.holders("c").await.unwrap();
+        let holders = two.admin().holders("c").await.unwrap();
         assert_eq!(holders.len(), 2);
         assert!(holders.iter().all(|info| info.mode == Mode::Read && info.fence == readers[0].fence()), "{holders:?}");
         assert_eq!(two.inspect("c").await.unwrap().expect("it is held").mode, Mode::Read);
@@ -146,12 +146,12 @@ on_every_engine! {
         }
         assert_eq!(two.inspect("c").await.unwrap(), None);
         let writer = one.rw_lock("c").write().await.unwrap();
-        let holders = two.holders("c").await.unwrap();
+        let holders = two.admin().holders("c").await.unwrap();
         assert_eq!(holders.len(), 1);
         assert_eq!((holders[0].mode, holders[0].fence), (Mode::Write, writer.fence()));
-        let freed = two.force_release("c").await.unwrap().expect("it was held");
+        let freed = two.admin().force_release("c").await.unwrap().expect("it was held");
         assert_eq!(freed.mode, Mode::Write);
-        assert!(two.holders("c").await.unwrap().is_empty());
+        assert!(two.admin().holders("c").await.unwrap().is_empty());
     }
 
     async fn a_lease_that_was_lost_is_not_changed(db: &Db) {

@@ -41,7 +41,7 @@ on_every_engine! {
             panic!("all are held");
         };
         assert!(busy.to_string().starts_with("others have too much of its capacity of 3"), "{busy}");
-        let list = two.list().await.unwrap();
+        let list = two.admin().list().await.unwrap();
         assert!(list.iter().all(|info| info.name.as_str() == "s"), "{list:?}");
         assert_eq!(list.len(), 3);
         assert!(matches!(list[0].mode, Mode::Permit { weight: 1, .. }));
@@ -122,7 +122,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
         eventually("the permit runs out", async || held.loss() == Some(Loss::Expired)).await;
-        eventually("by the database's clock, too", async || two.list().await.unwrap().is_empty()).await;
+        eventually("by the database's clock, too", async || two.admin().list().await.unwrap().is_empty()).await;
         // Where there is one writer, no other session gets an answer.
         assert!(!matches!(two.semaphore("s", 1).try_acquire().await, Ok(TryAcquire::Held(_))));
         tx.commit().await.unwrap();
@@ -139,7 +139,7 @@ on_every_engine! {
         let in_session = one.semaphore("s", 2).in_session();
         let held = [in_session.acquire().await.unwrap(), in_session.acquire().await.unwrap()];
         let waiting = join(&two.semaphore("s", 2), db, "next").await;
-        assert_eq!(one.sessions().await.unwrap().iter().map(|session| session.locks).max(), Some(2));
+        assert_eq!(one.admin().sessions().await.unwrap().iter().map(|session| session.locks).max(), Some(2));
         assert_eq!(one.end_session().await.unwrap(), 2);
         assert_eq!(held[0].loss(), Some(Loss::SessionEnded));
         assert!(waiting.await.unwrap().unwrap().is_held());
@@ -258,18 +258,18 @@ on_every_engine! {
         }
         let error = rowlock.semaphore("s", 0).set_capacity().await.unwrap_err();
         assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "capacity", .. })), "{error}");
-        assert!(rowlock.list().await.unwrap().is_empty());
+        assert!(rowlock.admin().list().await.unwrap().is_empty());
     }
 
     async fn an_operator_sees_all_permits_of_one_semaphore(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        assert!(two.holders("s").await.unwrap().is_empty());
+        assert!(two.admin().holders("s").await.unwrap().is_empty());
         // Neighbours of the name, by the order of the bytes.
         let mut others = Vec::new();
         for name in ["r", "s\u{1}", "s ", "sa", "t"] {
             others.push(one.lock(name).acquire().await.unwrap());
         }
-        assert!(two.holders("s").await.unwrap().is_empty());
+        assert!(two.admin().holders("s").await.unwrap().is_empty());
         assert_eq!(two.inspect("s").await.unwrap(), None);
         let of = |weight, holder: &str| one.semaphore("s", 9).weight(weight).holder(holder.to_owned());
         let held = [
@@ -277,7 +277,7 @@ on_every_engine! {
             of(3, "second").in_session().acquire().await.unwrap(),
             of(2, "third").acquire().await.unwrap(),
         ];
-        let holders = two.holders("s").await.unwrap();
+        let holders = two.admin().holders("s").await.unwrap();
         let found: Vec<_> = holders.iter().map(|info| (info.name.as_str(), info.fence, &*info.holder, info.mode.to_string())).collect();
         let asked = [("first", "1 of 9 permits"), ("second", "3 of 9 permits"), ("third", "2 of 9 permits")];
         let expected: Vec<_> = held.iter().zip(asked).map(|(held, (holder, mode))| ("s", held.fence(), holder, mode.to_owned())).collect();
@@ -286,27 +286,27 @@ on_every_engine! {
         let seen = two.inspect("s").await.unwrap().expect("it is held");
         assert!(holders.iter().any(|info| info.grant_id == seen.grant_id), "{seen:?}");
         for other in &others {
-            let info = two.holders(other.name().clone()).await.unwrap();
+            let info = two.admin().holders(other.name().clone()).await.unwrap();
             assert_eq!(info.iter().map(|info| info.fence).collect::<Vec<_>>(), [other.fence()]);
         }
         release(&held[0]).await;
         one.end_session().await.unwrap();
-        let holders = two.holders("s").await.unwrap();
+        let holders = two.admin().holders("s").await.unwrap();
         assert_eq!(holders.iter().map(|info| info.fence).collect::<Vec<_>>(), [held[2].fence()]);
         db.execute(&format!("UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0 AND grant_id IS NOT NULL", db.past())).await;
-        assert!(two.holders("s").await.unwrap().is_empty());
+        assert!(two.admin().holders("s").await.unwrap().is_empty());
         assert_eq!(two.inspect("s").await.unwrap(), None);
-        assert!(matches!(two.holders("").await, Err(Error::Invalid(InvalidError::Name { .. }))));
+        assert!(matches!(two.admin().holders("").await, Err(Error::Invalid(InvalidError::Name { .. }))));
     }
 
     async fn an_operator_frees_all_permits(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let held = [one.semaphore("s", 2).acquire().await.unwrap(), one.semaphore("s", 2).acquire().await.unwrap()];
         let waiting = join(&one.semaphore("s", 2).weight(2), db, "next").await;
-        let freed = two.force_release("s").await.unwrap().expect("it was held");
+        let freed = two.admin().force_release("s").await.unwrap().expect("it was held");
         assert_eq!(freed.fence, held[0].fence(), "the one that was granted first");
         assert!(waiting.await.unwrap().unwrap().is_held());
-        assert!(two.force_release("never used").await.unwrap().is_none());
+        assert!(two.admin().force_release("never used").await.unwrap().is_none());
     }
 
     async fn an_operator_frees_the_other_permits_when_one_is_pinned(db: &Db) {
@@ -317,14 +317,14 @@ on_every_engine! {
         let two = two.connect(&db.url).await.unwrap();
         let mut tx = db.begin().await;
         tx.pin(&held[0]).await.unwrap();
-        two.force_release("s").await.unwrap_err();
+        two.admin().force_release("s").await.unwrap_err();
         // (A transaction that has a SQLite file has all permits.)
         if !db.one_writer() {
-            let left = two.holders("s").await.unwrap();
+            let left = two.admin().holders("s").await.unwrap();
             assert_eq!(left.iter().map(|info| info.fence).collect::<Vec<_>>(), [held[0].fence()]);
         }
         tx.commit().await.unwrap();
-        assert!(two.force_release("s").await.unwrap().is_some());
-        assert!(two.holders("s").await.unwrap().is_empty());
+        assert!(two.admin().force_release("s").await.unwrap().is_some());
+        assert!(two.admin().holders("s").await.unwrap().is_empty());
     }
 }

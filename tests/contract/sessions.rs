@@ -42,12 +42,12 @@ on_every_engine! {
         for n in 0..20 {
             held.push(take(&one, &format!("n{n:02}")).await);
         }
-        let [session] = &*one.sessions().await.unwrap() else { panic!("one session") };
+        let [session] = &*one.admin().sessions().await.unwrap() else { panic!("one session") };
         assert_eq!(session.locks, 20);
         for _ in 0..4 {
             renewed(&held[0]).await;
         }
-        let list = two.list().await.unwrap();
+        let list = two.admin().list().await.unwrap();
         assert_eq!(list.len(), 20);
         for (held, info) in held.iter().zip(&list) {
             assert!(held.is_held());
@@ -122,7 +122,7 @@ on_every_engine! {
         let (one, two) = (client(db, Duration::from_secs(3)).await, client(db, LONG).await);
         let held = [take(&one, "a").await, take(&one, "b").await];
         expire_sessions(db).await;
-        assert!(two.list().await.unwrap().is_empty());
+        assert!(two.admin().list().await.unwrap().is_empty());
         assert_eq!(two.inspect("a").await.unwrap(), None);
         let after = take(&two, "a").await;
         assert!(after.fence() > held[0].fence());
@@ -190,7 +190,7 @@ on_every_engine! {
         let held = [take(&one, "a").await, take(&one, "b").await];
         // The first renewal over a connection looks at all grants anyway.
         renewed(&held[1]).await;
-        let freed = two.force_release("a").await.unwrap().unwrap();
+        let freed = two.admin().force_release("a").await.unwrap().unwrap();
         assert_eq!(freed.fence, held[0].fence());
         let after = take(&two, "a").await;
         assert_eq!(held[0].lost().await, Loss::TakenOver);
@@ -274,10 +274,10 @@ on_every_engine! {
     async fn cleaning_frees_what_expired_sessions_have_left_behind(db: &Db) {
         let (one, two) = (client(db, LONG).await, client(db, LONG).await);
         let held = [take(&one, "a").await, take(&one, "b").await];
-        assert_eq!(two.clean(10).await.unwrap().sessions, 0);
+        assert_eq!(two.admin().clean(10).await.unwrap().sessions, 0);
         expire_sessions(db).await;
         let live = take(&two, "c").await;
-        assert_eq!(two.clean(10).await.unwrap().sessions, 3, "a session and its two locks");
+        assert_eq!(two.admin().clean(10).await.unwrap().sessions, 3, "a session and its two locks");
         assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_lock WHERE grant_id IS NULL").await, 2);
         assert_eq!(rows(db).await, 1);
         assert!(live.is_held());

@@ -28,7 +28,7 @@ on_every_engine! {
         drop(key);
         let unfinished = rowlock.clone().shutdown(LONG).await;
         assert!(unfinished.is_empty(), "{unfinished:?}");
-        assert!(other.list().await.unwrap().is_empty());
+        assert!(other.admin().list().await.unwrap().is_empty());
         let again = other.idempotency().begin("me", "k", Fingerprint::of("request")).await.unwrap();
         assert!(matches!(again, Begun::New(_)), "{again:?}");
 
@@ -116,7 +116,7 @@ on_every_engine! {
         }
         let dropped = take(&rowlock, "dropped", LONG).await;
         for lost in [&lost, &dropped] {
-            other.force_release(lost.name().clone()).await.unwrap();
+            other.admin().force_release(lost.name().clone()).await.unwrap();
             let mut tx = db.begin().await;
             tx.pin(lost).await.unwrap_err();
             tx.release().await;
@@ -129,7 +129,7 @@ on_every_engine! {
         assert!(matches!(lost.release().await, Ok(ReleaseOutcome::Lost(_))));
         drop(dropped);
         assert!(rowlock.shutdown(LONG).await.is_empty());
-        assert!(other.list().await.unwrap().is_empty());
+        assert!(other.admin().list().await.unwrap().is_empty());
     }
 
     async fn a_flush_waits_for_work_that_was_spawned_before_it(db: &Db) {

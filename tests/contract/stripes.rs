@@ -188,7 +188,7 @@ on_every_engine! {
     async fn in_a_quarantine_a_call_fails_at_once(db: &Db) {
         let rowlock = db.rowlock().await;
         let striped = Striped::make(db, &rowlock, &[3, 3]).await;
-        rowlock.quarantine(Duration::from_mins(10)).await.unwrap();
+        rowlock.admin().quarantine(Duration::from_mins(10)).await.unwrap();
         for n in [1, 5] {
             let mut tx = db.begin().await;
             let error = timeout(patience(), striped.take(&mut tx, n)).await.expect("it does not wait");

@@ -16,7 +16,7 @@ async fn cleaned(db: &Db, rowlock: &Rowlock, locks: u32) -> Vec<String> {
     .await;
     db.execute("TRUNCATE mysql.general_log; SET GLOBAL general_log = 1")
         .await;
-    let removed = rowlock.clean_all(1).await.unwrap();
+    let removed = rowlock.admin().clean_all(1).await.unwrap();
     db.execute("SET GLOBAL general_log = 0").await;
     assert_eq!(removed.locks, u64::from(locks / 2), "{removed:?}");
     let App::MySql(pool) = &db.app else {

@@ -20,7 +20,12 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
     assert_eq!(holder(rowlock, "🐋 client").await, kept);
     held.begin_run().await.unwrap();
     assert!(held.end_run(false, TEXT).await.unwrap());
-    let run = rowlock.last_run("🐋 client").await.unwrap().unwrap();
+    let run = rowlock
+        .admin()
+        .last_run("🐋 client")
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((&*run.message, &*run.holder), (kept, kept));
 
     // A lock's own text: asked for once, with a wait, in a session, as a permit, several at a time.
@@ -42,11 +47,14 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
     drop(waiting.await.unwrap().unwrap());
     let _in_session = lock("b").in_session().acquire().await.unwrap();
     assert_eq!(holder(rowlock, "b").await, own_kept);
-    let sessions = rowlock.sessions().await.unwrap();
+    let sessions = rowlock.admin().sessions().await.unwrap();
     assert!(sessions.iter().all(|session| session.holder == kept));
     let permit = rowlock.semaphore("c", 2).holder(&*own);
     let _permit = permit.acquire().await.unwrap();
-    assert_eq!(rowlock.holders("c").await.unwrap()[0].holder, own_kept);
+    assert_eq!(
+        rowlock.admin().holders("c").await.unwrap()[0].holder,
+        own_kept
+    );
     let both = rowlock.multi_lock(["d", "e"]).holder(&*own);
     let _both = both.acquire().await.unwrap();
     assert_eq!(holder(rowlock, "d").await, own_kept);

@@ -34,7 +34,10 @@ async fn assert_that_the_queue_works(db: &Db) {
     let held = take(&one, "queue", TTL).await;
     let lock = two.lock("queue");
     let waits = tokio::spawn(async move { lock.acquire().await });
-    eventually("it waits", async || one.waiters().await.unwrap().len() == 1).await;
+    eventually("it waits", async || {
+        one.admin().waiters().await.unwrap().len() == 1
+    })
+    .await;
     let _ = held.release().await.unwrap();
     let _ = waits.await.unwrap().unwrap().release().await.unwrap();
 }
@@ -64,8 +67,8 @@ async fn a_missing_function_is_made_again_by_who_may() {
     assert_eq!(db.number(OURS).await, all - 1);
 
     let second = db.rowlock().await;
-    let [made] = second.applied_migrations() else {
-        panic!("{:?}", second.applied_migrations());
+    let [made] = second.admin().applied_migrations() else {
+        panic!("{:?}", second.admin().applied_migrations());
     };
     assert!(made.starts_with("rowlock_join_"), "{made}");
     assert_eq!(db.number(OURS).await, all);
@@ -108,7 +111,7 @@ async fn the_functions_of_another_release_stay_while_a_client_uses_them() {
     add_another_release(&db, "rowlock_join_0ld", &ago("25 hours")).await;
     add_another_release(&db, "rowlock_join_used", &ago("23 hours")).await;
     // Once an hour is enough.
-    rowlock.clean(100).await.unwrap();
+    rowlock.admin().clean(100).await.unwrap();
     assert!(is_there(&db, "rowlock_join_0ld").await);
     // Our own are not old: this client uses them.
     db.execute(
@@ -116,7 +119,7 @@ async fn the_functions_of_another_release_stay_while_a_client_uses_them() {
          WHERE name NOT IN ('rowlock_join_0ld', 'rowlock_join_used')",
     )
     .await;
-    rowlock.clean(100).await.unwrap();
+    rowlock.admin().clean(100).await.unwrap();
     assert!(!is_there(&db, "rowlock_join_0ld").await);
     assert!(is_there(&db, "rowlock_join_used").await);
     assert_eq!(db.number(OURS).await, all + 1);
@@ -156,7 +159,7 @@ async fn a_client_that_connects_while_its_functions_are_dropped_makes_them_again
     cleaner.commit().await.unwrap();
     let rowlock = connects.await.unwrap().unwrap();
     assert_eq!(
-        rowlock.applied_migrations().len(),
+        rowlock.admin().applied_migrations().len(),
         usize::try_from(all).unwrap()
     );
     assert_eq!(db.number(OURS).await, all);

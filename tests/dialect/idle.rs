@@ -135,7 +135,7 @@ async fn looks(rowlock: Rowlock, name: String) {
         let held = take(&rowlock, &name, LONG).await;
         idle().await;
         assert!(rowlock.inspect(&name).await.unwrap().is_some());
-        assert!(!rowlock.list().await.unwrap().is_empty());
+        assert!(!rowlock.admin().list().await.unwrap().is_empty());
         drop(held);
         rowlock.flush().await;
     }
@@ -146,7 +146,14 @@ async fn forced(rowlock: Rowlock, name: String) {
         drop(take(&rowlock, &name, LONG).await);
         rowlock.flush().await;
         idle().await;
-        assert!(rowlock.force_release(&name).await.unwrap().is_none());
+        assert!(
+            rowlock
+                .admin()
+                .force_release(&name)
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }
 
@@ -171,7 +178,7 @@ async fn records(rowlock: Rowlock, name: String) {
 async fn cleans(rowlock: Rowlock, _name: String) {
     for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
         idle().await;
-        rowlock.clean(100).await.unwrap();
+        rowlock.admin().clean(100).await.unwrap();
     }
 }
 

@@ -17,7 +17,7 @@ async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
         let tx = db.lock_row("pinned").await;
         let forced = tokio::spawn({
             let rowlock = rowlock.clone();
-            async move { rowlock.force_release("pinned").await }
+            async move { rowlock.admin().force_release("pinned").await }
         });
         let waits = async || db.waiting().await == 1;
         eventually("the forced release waits for the row", waits).await;
@@ -52,14 +52,14 @@ async fn a_forced_release_of_many_permits_sends_no_more_than_one_of_two() {
                 held.push(permit.acquire().await.unwrap());
             }
             let before = proxy.requests();
-            let first = admin.force_release("s").await.unwrap().unwrap();
+            let first = admin.admin().force_release("s").await.unwrap().unwrap();
             sent.push(proxy.requests() - before);
             assert_eq!(
                 first.fence,
                 held[0].fence(),
                 "the one that was granted first"
             );
-            assert!(admin.holders("s").await.unwrap().is_empty());
+            assert!(admin.admin().holders("s").await.unwrap().is_empty());
             drop(held);
             holder.flush().await;
         }
@@ -86,7 +86,11 @@ async fn lists_hold_up_neither_operations_nor_looks() {
         let _ = other.release().await.unwrap();
     }
     assert!(rowlock.inspect("n").await.unwrap().is_some());
-    assert_eq!(rowlock.list().await.unwrap().len(), 1, "nor another list");
+    assert_eq!(
+        rowlock.admin().list().await.unwrap().len(),
+        1,
+        "nor another list"
+    );
     assert!(!listed.is_finished(), "the operations waited for it");
     tx.release().await;
     listed.await.unwrap().unwrap();
@@ -109,7 +113,7 @@ async fn a_long_list_holds_up_no_operation() {
     let began = Instant::now();
     let listed = tokio::spawn({
         let rowlock = rowlock.clone();
-        async move { rowlock.list().await.unwrap().len() }
+        async move { rowlock.admin().list().await.unwrap().len() }
     });
     let mut longest = Duration::ZERO;
     while !listed.is_finished() {
@@ -137,7 +141,7 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     let mut cleanings = Vec::new();
     for _ in 0..8 {
         let rowlock = rowlock.clone();
-        let mut clean = Box::pin(async move { rowlock.clean(10).await });
+        let mut clean = Box::pin(async move { rowlock.admin().clean(10).await });
         // From the first look at it on it is in the queue.
         let begun = clean.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
@@ -145,8 +149,8 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     }
     let waits = async || db.waiting().await > 0;
     eventually("a cleaning waits for the table", waits).await;
-    assert_eq!(rowlock.list().await.unwrap().len(), 1);
-    assert!(rowlock.force_release("n").await.unwrap().is_some());
+    assert_eq!(rowlock.admin().list().await.unwrap().len(), 1);
+    assert!(rowlock.admin().force_release("n").await.unwrap().is_some());
     let finished = cleanings.iter().filter(|clean| clean.is_finished()).count();
     assert_eq!(finished, 0, "the list waited for cleanings");
     assert_eq!(db.waiting().await, 1, "they wait for each other");
@@ -178,14 +182,14 @@ async fn the_time_of_an_slow_operation_counts_from_its_turn() {
     let mut forced = Vec::new();
     for held in &held {
         let (rowlock, name) = (rowlock.clone(), held.name().clone());
-        let mut force = Box::pin(async move { rowlock.force_release(name.as_str()).await });
+        let mut force = Box::pin(async move { rowlock.admin().force_release(name.as_str()).await });
         // From the first look at it on it is in the queue.
         let begun = force.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(begun.is_pending());
         forced.push(tokio::spawn(force));
     }
     let began = Instant::now();
-    assert_eq!(rowlock.list().await.unwrap().len(), 8);
+    assert_eq!(rowlock.admin().list().await.unwrap().len(), 8);
     assert!(began.elapsed() > timeout, "it had to wait for its turn");
     for forced in forced {
         assert!(forced.await.unwrap().is_err(), "the row is locked");

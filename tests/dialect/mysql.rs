@@ -97,7 +97,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
         let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
         tx.commit().await.unwrap();
         let _ = held.release().await.unwrap();
-        assert!(rowlock.list().await.unwrap().is_empty());
+        assert!(rowlock.admin().list().await.unwrap().is_empty());
         drop(rowlock);
         db.execute(&format!("DROP USER {user}@'127.0.0.1'")).await;
         db.remove().await;
@@ -234,7 +234,7 @@ async fn a_pin_of_a_permit_that_is_gone_keeps_nobody_out() {
             if round % 2 == 0 {
                 tx.number("SELECT COUNT(*) FROM rowlock_lock").await;
             }
-            other.force_release(name.as_str()).await.unwrap();
+            other.admin().force_release(name.as_str()).await.unwrap();
             let next = permits(&other).acquire().await.unwrap();
             let _ = next.release().await.unwrap();
             let pinned = tx.pin(&lost).await;

@@ -70,7 +70,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
     let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
     tx.commit().await.unwrap();
     let _ = held.release().await.unwrap();
-    assert!(rowlock.list().await.unwrap().is_empty());
+    assert!(rowlock.admin().list().await.unwrap().is_empty());
     drop(rowlock);
     db.execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}"))
         .await;

@@ -27,7 +27,7 @@ async fn locks(rowlock: &Rowlock) {
                 .is_none()
         );
         assert!(rowlock.inspect("a").await.unwrap().is_some());
-        assert_eq!(rowlock.list().await.unwrap().len(), 1);
+        assert_eq!(rowlock.admin().list().await.unwrap().len(), 1);
         let _ = held.release().await.unwrap();
     }
     for _ in 0..2 {
@@ -45,7 +45,7 @@ async fn locks(rowlock: &Rowlock) {
     drop((inner, outer));
     let held = take(rowlock, "d", Duration::from_secs(2)).await;
     renewed(&held).await;
-    assert!(rowlock.force_release("d").await.unwrap().is_some());
+    assert!(rowlock.admin().force_release("d").await.unwrap().is_some());
     let _ = rowlock.version("e").await.unwrap();
     drop(held);
     rowlock.flush().await;
@@ -86,7 +86,7 @@ async fn records(rowlock: &Rowlock) {
     }
     let tokens = rowlock.form_tokens();
     let _ = tokens.issue("s").await.unwrap();
-    let _ = rowlock.clean(100).await.unwrap();
+    let _ = rowlock.admin().clean(100).await.unwrap();
 }
 
 /// What the sessions of `user` have read outside of transactions without a lock; and how many reads there were.

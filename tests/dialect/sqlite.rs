@@ -123,7 +123,7 @@ async fn many_operations_on_a_locked_file_all_end_in_their_time() {
     .await;
     row.release().await;
     rowlock.flush().await;
-    assert_eq!(rowlock.list().await.unwrap(), []);
+    assert_eq!(rowlock.admin().list().await.unwrap(), []);
     db.remove().await;
 }
 
@@ -256,6 +256,7 @@ async fn the_bundled_library_is_new_enough() {
     let db = Db::new(Engine::Sqlite).await;
     let rowlock = db.rowlock().await;
     let version = rowlock
+        .admin()
         .server_version()
         .strip_prefix("SQLite ")
         .unwrap()
@@ -369,7 +370,7 @@ async fn a_client_that_was_shut_down_leaves_all_in_its_file() {
     let waiting = rowlock.lock("a").wait(Duration::from_millis(1));
     assert!(waiting.acquire().await.is_err());
     let _ = held.release().await.unwrap();
-    rowlock.list().await.unwrap();
+    rowlock.admin().list().await.unwrap();
     assert_eq!(rowlock.shutdown(TTL).await, []);
     // sqlx closes a connection that is dropped on a thread of its own.
     eventually("only the file is left", async || {

@@ -81,11 +81,11 @@ async fn a_shutdown_ends_when_the_file_is_closed() {
         if round % 5 > 0 {
             let held = take(&rowlock, "a", TTL).await;
             if round % 5 > 1 {
-                cut_off(rowlock.list()).await;
+                cut_off(rowlock.admin().list()).await;
                 cut_off(rowlock.inspect("a")).await;
             }
             if round % 5 > 2 {
-                cut_off(rowlock.clean(10)).await;
+                cut_off(rowlock.admin().clean(10)).await;
                 cut_off(rowlock.lock("a").acquire()).await;
             }
             drop(held);

@@ -56,7 +56,7 @@ pub(crate) async fn cut(engine: Engine) {
     assert!(outer.is_held());
     drop(outer);
     rowlock.flush().await;
-    assert_eq!(watcher.list().await.unwrap(), []);
+    assert_eq!(watcher.admin().list().await.unwrap(), []);
     db.remove().await;
 }
 
@@ -98,10 +98,10 @@ pub(crate) async fn shared_after_a_cut(engine: Engine) {
             "{said} requests for {COUNT} acquires, cut: {armed}"
         );
         assert!(held.iter().all(rowlock::Held::is_held));
-        assert_eq!(watcher.list().await.unwrap().len(), COUNT);
+        assert_eq!(watcher.admin().list().await.unwrap().len(), COUNT);
         drop(held);
         rowlock.flush().await;
-        assert_eq!(watcher.list().await.unwrap(), []);
+        assert_eq!(watcher.admin().list().await.unwrap(), []);
     }
     db.remove().await;
 }

@@ -34,7 +34,7 @@ pub(crate) async fn late_sending(engine: Engine) {
         let holder = held.or(other).unwrap();
         let fence = holder.fence();
         if is_lost {
-            watcher.force_release("a").await.unwrap();
+            watcher.admin().force_release("a").await.unwrap();
             let lost = holder.raise_fence(0).await.unwrap_err();
             assert!(matches!(lost, Error::Lost { .. }), "{lost}");
             let outcome = holder.release_in(ttl).await.unwrap();
@@ -101,7 +101,7 @@ pub(crate) async fn late_reservation(engine: Engine) {
             let after = of_now().await;
             assert_eq!(before.grant_id, after.grant_id);
             assert!(after.remaining <= before.remaining, "{before:?} {after:?}");
-            assert!(watcher.force_release("a").await.unwrap().is_some());
+            assert!(watcher.admin().force_release("a").await.unwrap().is_some());
         }
         let next = waiting.await.unwrap().unwrap();
         if !is_long {

@@ -61,7 +61,7 @@ pub(crate) async fn quiet(engine: Engine) {
         .acquire()
         .await
         .unwrap();
-    assert!(watcher.force_release("a").await.unwrap().is_some());
+    assert!(watcher.admin().force_release("a").await.unwrap().is_some());
     assert_eq!(held.lost().await, Loss::TakenOver);
     let before = proxy.requests();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -131,7 +131,7 @@ pub(crate) async fn silence(engine: Engine) {
     rowlock.flush().await;
     // The client has undone the acquires whose answers were missing.
     eventually("nothing is left", async || {
-        watcher.list().await.unwrap().is_empty()
+        watcher.admin().list().await.unwrap().is_empty()
     })
     .await;
     db.remove().await;

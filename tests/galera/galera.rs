@@ -128,7 +128,7 @@ async fn first_starts(cluster: Arc<Cluster>) {
         let mut applied = Vec::new();
         while let Some(client) = clients.join_next().await {
             let client = client.unwrap().expect("a first start");
-            applied.extend_from_slice(client.applied_migrations());
+            applied.extend_from_slice(client.admin().applied_migrations());
             let held = client.lock("a").acquire().await.unwrap();
             let _ = held.release().await.unwrap();
         }

@@ -33,7 +33,7 @@ pub(crate) async fn locks(shop: &Shop) {
     release(&held).await;
     let next = take(&shop.two, "a", TTL).await;
     assert!(next.fence() > held.fence() && held.loss().is_none());
-    assert!(shop.one.force_release("a").await.unwrap().is_some());
+    assert!(shop.one.admin().force_release("a").await.unwrap().is_some());
     assert!(is_free(shop, "a").await);
     drop(next);
 }
@@ -69,7 +69,7 @@ pub(crate) async fn batches(shop: &Shop) {
         });
     }
     let held = tasks.join_all().await;
-    let seen = shop.two.list().await.unwrap();
+    let seen = shop.two.admin().list().await.unwrap();
     let is_one = |lock: &&LockInfo| lock.name.as_str().starts_with("batch ");
     assert_eq!(seen.iter().filter(is_one).count(), held.len());
     let mut tasks = JoinSet::new();
@@ -154,12 +154,12 @@ pub(crate) async fn semaphores(shop: &Shop) {
         .await
         .unwrap()
         .held();
-    assert_eq!(shop.one.holders("s").await.unwrap().len(), 3);
+    assert_eq!(shop.one.admin().holders("s").await.unwrap().len(), 3);
     for permit in permits.iter().chain(&third) {
         release(permit).await;
     }
     assert!(third.is_some());
-    assert_eq!(shop.one.holders("s").await.unwrap().len(), 0);
+    assert_eq!(shop.one.admin().holders("s").await.unwrap().len(), 0);
 }
 
 pub(crate) async fn lists(shop: &Shop) {
@@ -168,7 +168,7 @@ pub(crate) async fn lists(shop: &Shop) {
         held.push(take(&shop.one, &format!("list {n}"), TTL).await);
     }
     let _waiting = join(&shop.two, "list 0", "w").await;
-    let listed = shop.two.list().await.unwrap();
+    let listed = shop.two.admin().list().await.unwrap();
     assert_eq!(
         listed
             .iter()
@@ -176,8 +176,8 @@ pub(crate) async fn lists(shop: &Shop) {
             .count(),
         5
     );
-    assert_eq!(shop.one.waiters().await.unwrap().len(), 1);
-    assert!(!shop.one.sessions().await.unwrap().is_empty());
+    assert_eq!(shop.one.admin().waiters().await.unwrap().len(), 1);
+    assert!(!shop.one.admin().sessions().await.unwrap().is_empty());
     for held in &held {
         release(held).await;
     }
@@ -209,8 +209,8 @@ pub(crate) async fn holds(shop: &Shop) {
     let next = shop.two.lock("hold").acquire().await.unwrap();
     assert!(next.fence() > raised);
     release(&next).await;
-    assert!(shop.one.forget("hold").await.unwrap());
-    assert!(!shop.one.forget("hold").await.unwrap());
+    assert!(shop.one.admin().forget("hold").await.unwrap());
+    assert!(!shop.one.admin().forget("hold").await.unwrap());
 }
 
 pub(crate) async fn deadlocks(shop: &Shop) {
@@ -240,7 +240,7 @@ pub(crate) async fn jobs(shop: &Shop) {
     let again = Job::new(&shop.two, "job").at_least_for(TTL);
     let again = again.run(async |_| Ok::<_, Error>(8)).await.unwrap();
     assert_eq!(again.here(), None);
-    let runs = shop.two.runs().await.unwrap();
+    let runs = shop.two.admin().runs().await.unwrap();
     assert_eq!(
         runs.iter().filter(|run| run.name.as_str() == "job").count(),
         1
@@ -290,7 +290,12 @@ pub(crate) async fn steps(shop: &Shop) {
 }
 
 pub(crate) async fn quarantine(shop: &Shop) {
-    let left = shop.one.quarantine(Duration::from_mins(10)).await.unwrap();
+    let left = shop
+        .one
+        .admin()
+        .quarantine(Duration::from_mins(10))
+        .await
+        .unwrap();
     assert!(left > Duration::from_mins(5));
     let refused = shop.two.lock("q").try_acquire().await.unwrap();
     assert!(refused.held().is_none());
@@ -298,7 +303,7 @@ pub(crate) async fn quarantine(shop: &Shop) {
     let refused = tx.try_lock(&shop.one, "q").await.unwrap();
     assert!(refused.locked().is_none());
     tx.release().await;
-    assert!(shop.two.end_quarantine().await.unwrap());
+    assert!(shop.two.admin().end_quarantine().await.unwrap());
     release(&take(&shop.two, "q", TTL).await).await;
 }
 
@@ -311,7 +316,7 @@ pub(crate) async fn cleaning(shop: &Shop) {
     ] {
         shop.db.execute(&sql.replace("{ago}", &ago)).await;
     }
-    shop.one.clean_all(7).await.unwrap();
+    shop.one.admin().clean_all(7).await.unwrap();
     let done = "SELECT COUNT(*) FROM rowlock_idempotency WHERE state = 'done'";
     assert_eq!(shop.db.number(done).await, 0);
     let tokens = "SELECT COUNT(*) FROM rowlock_form_token";

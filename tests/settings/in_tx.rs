@@ -66,7 +66,14 @@ pub(crate) async fn pins(shop: &Shop) {
     tx.commit().await.unwrap();
     release(&permit).await;
     // What is lost cannot be pinned.
-    assert!(shop.two.force_release("pin").await.unwrap().is_some());
+    assert!(
+        shop.two
+            .admin()
+            .force_release("pin")
+            .await
+            .unwrap()
+            .is_some()
+    );
     let mut tx = shop.app.begin().await;
     let lost = tx.pin(&held).await;
     assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");

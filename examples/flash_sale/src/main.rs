@@ -75,7 +75,7 @@ async fn sell(arguments: &Arguments) -> Result<(), Failure> {
             arguments.stock,
             arguments.buyers,
             arguments.processes,
-            rowlock.server_version(),
+            rowlock.admin().server_version(),
             rowlock.target()
         );
     }

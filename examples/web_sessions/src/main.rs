@@ -61,7 +61,7 @@ async fn compare(arguments: &Arguments) -> Result<(), Failure> {
             "2 servers, {} users with {} tabs, {}, {}\n",
             arguments.users,
             arguments.tabs,
-            rowlock.server_version(),
+            rowlock.admin().server_version(),
             rowlock.target()
         );
     }

@@ -140,7 +140,7 @@ async fn a_database_that_goes_away_while_commands_wait_is_told() {
         let waits = [&["a"][..], &["b"], &["c", "--shared"]];
         let mut waits = waits.map(|wait| told(&url, &[&["run"], wait, &["--", "true"]].concat()));
         eventually("they wait", async || {
-            rowlock.waiters().await.unwrap().len() == 3
+            rowlock.admin().waiters().await.unwrap().len() == 3
         })
         .await;
         proxy.set(Mode::Closed);

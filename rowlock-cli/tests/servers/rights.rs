@@ -78,8 +78,8 @@ async fn use_all(rowlock: &Rowlock) -> Result<(), Error> {
     guard.step("charge", async { Ok::<_, Error>(1) }).await?;
     guard.complete(&Outcome::json(&1)?).await?;
     rowlock.form_tokens().issue("me").await?;
-    rowlock.clean(10).await?;
-    rowlock.list().await.map(drop)
+    rowlock.admin().clean(10).await?;
+    rowlock.admin().list().await.map(drop)
 }
 
 #[tokio::test]

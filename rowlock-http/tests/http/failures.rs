@@ -245,11 +245,11 @@ over_a_socket! {
     async fn a_database_in_quarantine_is_503() {
         let server = Server::plain().await;
         let operator = server.db.rowlock().await;
-        operator.quarantine(Duration::from_mins(1)).await.unwrap();
+        operator.admin().quarantine(Duration::from_mins(1)).await.unwrap();
         let answer = send(server.pay("k", "201")).await;
         answer.is_problem(503, "unavailable");
         assert_eq!((answer.retry_after(), server.shop.runs()), (5, 0));
-        operator.end_quarantine().await.unwrap();
+        operator.admin().end_quarantine().await.unwrap();
         send(server.pay("k", "201")).await.is_new(201);
     }
 

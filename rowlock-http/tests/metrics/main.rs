@@ -48,7 +48,7 @@ async fn what_happens_to_locks_is_counted() {
     let lock = rowlock.lock("b").ttl(TTL);
     let lost = lock.acquire().await.unwrap();
     rowlock_test::renewed(&lost).await;
-    rowlock.force_release("b").await.unwrap();
+    rowlock.admin().force_release("b").await.unwrap();
     lost.lost().await;
     drop(lost);
     for outcome in ["held", "busy", "timeout"] {

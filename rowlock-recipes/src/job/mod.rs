@@ -7,7 +7,7 @@
 //! taken for at least [`at_least_for`](Job::at_least_for) after the job has begun, even if the job ends sooner. So a
 //! machine whose clock is late finds the name taken. (`ShedLock` has this promise,
 //! <https://github.com/lukas-krecan/ShedLock>, under these names.) The end of each run is recorded: `rowlock jobs` and
-//! [`Rowlock::runs`] show when it was, how long it took, on which machine, and what came of it.
+//! [`Admin::runs`](rowlock::Admin::runs) show when it was, how long it took, on which machine, and what came of it.
 //!
 //! # State model
 //!
@@ -37,7 +37,7 @@
 //!   the job writes to this database.
 //! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and
 //!   the run is recorded as failed.
-//! - *No machine is up at that minute*, or the database is in [quarantine](rowlock::Rowlock::quarantine): the round
+//! - *No machine is up at that minute*, or the database is in [quarantine](rowlock::Admin::quarantine): the round
 //!   does not run, and nothing runs it later. A job is not a queue.
 
 mod run;
@@ -102,7 +102,7 @@ impl<T> Ran<T> {
 ///     Ran::Here(sent) => println!("{sent} reminders"),
 ///     Ran::Skipped(busy) => println!("it does not run here: {busy}"),
 /// }
-/// for run in rowlock.runs().await? {
+/// for run in rowlock.admin().runs().await? {
 ///     println!("{} {} on {} since {}", run.name, run.state, run.holder, run.began_at);
 /// }
 /// # Ok(())
@@ -155,7 +155,7 @@ impl Job {
     ///
     /// While the job runs, its lease has this time or [`at_least_for`](Self::at_least_for), whichever is longer: after
     /// a crash the name stays taken for so long. So a job with a long `at_least_for` learns late of a loss: of a
-    /// [forced release](Rowlock::force_release) up to a third of that time later, and of being cut off from the
+    /// [forced release](rowlock::Admin::force_release) up to a third of that time later, and of being cut off from the
     /// database up to five sixths of it later.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;

@@ -203,11 +203,11 @@ fn check_count(count: usize) -> Result<(), QuorumError> {
 fn check_ids<'a>(clients: impl Iterator<Item = &'a Rowlock>) -> Result<(), QuorumError> {
     let mut seen = HashMap::new();
     for client in clients {
-        if let Some(first) = seen.insert(client.database_id(), client.target()) {
+        if let Some(first) = seen.insert(client.admin().database_id(), client.target()) {
             return Err(QuorumError::SameDatabase {
                 first: first.to_owned(),
                 second: client.target().to_owned(),
-                id: client.database_id(),
+                id: client.admin().database_id(),
             });
         }
     }

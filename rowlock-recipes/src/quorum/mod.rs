@@ -42,7 +42,7 @@
 //! - *A minority of the databases is dead, paused or cut off*: the lock stays held. When a database is back, the lock
 //!   is taken there again within two thirds of the TTL.
 //! - *A majority is out of reach*: no lock is granted. Held ones are lost at their deadline.
-//! - *A database forgets its last commits, or all its data*: put it in [quarantine](rowlock::Rowlock::quarantine)
+//! - *A database forgets its last commits, or all its data*: put it in [quarantine](rowlock::Admin::quarantine)
 //!   before clients reach it, for at least the TTL. Otherwise it may grant a name whose lease it has forgotten, and
 //!   then two processes may each have a majority. A database that comes back empty gets its tables in quarantine
 //!   ([`Builder::quarantine`]); [`Quorum::connect`] does not make them there, and leaves it out until it has them. It

@@ -68,7 +68,7 @@ impl fmt::Display for Error {
                 _ => write!(
                     f,
                     "{name:?} is {is}, and {asked} was asked for: \
-                     use another name, or remove this one with `rowlock forget NAME` (`Rowlock::forget`)"
+                     use another name, or remove this one with `rowlock forget NAME` (`Admin::forget`)"
                 ),
             },
             Self::OutcomeUnknown {

@@ -191,7 +191,7 @@ async fn wipe(server: &Killable, url: &str, wiped: Wiped) {
         server.start();
     });
     let rowlock = back(url, wiped, TTL).await;
-    while let Some(left) = rowlock.quarantine_left().await.unwrap() {
+    while let Some(left) = rowlock.admin().quarantine_left().await.unwrap() {
         tokio::time::sleep(left).await;
     }
 }

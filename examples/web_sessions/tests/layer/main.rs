@@ -17,7 +17,7 @@ use world::{World, id, new_cookie};
 /// Waits until a request waits for a lock.
 async fn somebody_waits(rowlock: &rowlock::Rowlock) {
     let waits = async {
-        while rowlock.waiters().await.unwrap().is_empty() {
+        while rowlock.admin().waiters().await.unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     };
@@ -32,7 +32,7 @@ async fn a_request_without_a_session_takes_no_lock() {
     let server = world.server().await;
     for cookie in ["", "id=malformed", "other=1"] {
         let sent = server.begin("add/slow", cookie).await;
-        assert_eq!(server.rowlock.list().await.unwrap(), []);
+        assert_eq!(server.rowlock.admin().list().await.unwrap(), []);
         server.gate.go.notify_one();
         let answer = sent.answer().await;
         assert_eq!(answer.status(), StatusCode::NO_CONTENT);
@@ -66,7 +66,7 @@ async fn the_database_does_not_have_the_id_of_a_session() {
     let cookie = server.first().await;
     let slow = server.begin("add/slow", &cookie).await;
 
-    let locks = server.rowlock.list().await.unwrap();
+    let locks = server.rowlock.admin().list().await.unwrap();
     assert_eq!(locks.len(), 1);
     assert_eq!(locks[0].name.as_str(), lock_name(&id(&cookie)));
     let secret = cookie.strip_prefix("id=").unwrap();
@@ -150,7 +150,13 @@ async fn a_request_that_loses_its_lease_is_dropped_and_not_acknowledged() {
         let cookie = server.first().await;
         let slow = server.begin("add/slow", &cookie).await;
         let name = lock_name(&id(&cookie));
-        server.rowlock.force_release(name).await.unwrap().unwrap(); // its own client knows it at once
+        server
+            .rowlock
+            .admin()
+            .force_release(name)
+            .await
+            .unwrap()
+            .unwrap(); // its own client knows it at once
 
         let answer = slow.answer().await;
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -167,7 +173,13 @@ async fn lost_without_knowing(pins: bool) -> (StatusCode, Vec<String>) {
     let cookie = one.first().await;
     let slow = one.begin("add/slow", &cookie).await;
     let name = lock_name(&id(&cookie));
-    other.rowlock.force_release(name).await.unwrap().unwrap();
+    other
+        .rowlock
+        .admin()
+        .force_release(name)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(other.post("add/second", &cookie).await.status(), 204);
     one.gate.go.notify_one();
     (slow.answer().await.status(), other.cart(&cookie).await)

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use uuid::Uuid;
 
-use super::Rowlock;
+use super::Admin;
 use crate::model::{Error, Kind, LockInfo, Name, Subject};
 use crate::runtime::batch::head::{JobHead, Manner};
 use crate::store::verbs::Store;
@@ -18,7 +18,7 @@ use crate::store::verbs::row::LockRow;
 /// How many permits one statement frees.
 const TOGETHER: usize = 256;
 
-impl Rowlock {
+impl Admin<'_> {
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore
     /// it releases all permits, and returns the one that was granted first. If it cannot free one of them, it frees the
     /// others, and returns the error.
@@ -40,7 +40,7 @@ impl Rowlock {
     ///
     /// Dropping the future does not stop a statement that was sent: it frees the holder that it found, and no later
     /// one. Further permits stay held.
-    pub async fn force_release<N>(&self, name: N) -> Result<Option<LockInfo>, Error>
+    pub async fn force_release<N>(self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,
         N::Error: Into<Error>,
@@ -71,13 +71,16 @@ impl Rowlock {
             name: name.clone(),
             why: PassWhy::Orphaned,
         };
-        let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
+        let head = self
+            .core()
+            .lanes
+            .wish(Subject::Lock(name.clone()), "pass on");
         let pass = async move |store: &mut dyn Store| pass_any(store, &params, kind).await;
         // If this fails, a waiter finds the name free a little later, and passes it on.
-        if let Ok(Some(passed)) = self.core.lanes.run(head, pass).await {
-            self.core.queue.all_passed(&passed.next);
+        if let Ok(Some(passed)) = self.core().lanes.run(head, pass).await {
+            self.core().queue.all_passed(&passed.next);
         }
-        self.core.waiters.freed(&name);
+        self.core().waiters.freed(&name);
         if let Some(error) = failed {
             return Err(error);
         }
@@ -88,7 +91,7 @@ impl Rowlock {
     /// Frees the permits that no transaction has locked, with one statement for each [`TOGETHER`] of them, and returns
     /// their grant ids. (If a statement fails, its permits are tried one by one.) Permits of sessions are left out: the
     /// clients of the sessions have to be told.
-    async fn free_together(&self, name: &Name, permits: &[LockRow]) -> HashSet<Uuid> {
+    async fn free_together(self, name: &Name, permits: &[LockRow]) -> HashSet<Uuid> {
         let lease = |permit: &LockRow| {
             Some(ReleaseParams {
                 name: Name::from_bytes(&permit.name)?,
@@ -100,7 +103,7 @@ impl Rowlock {
         let leases: Vec<ReleaseParams> = permits.iter().filter_map(lease).collect();
         let mut all = HashSet::new();
         for params in leases.chunks(TOGETHER) {
-            let (params, core) = (params.to_vec(), self.core.clone());
+            let (params, core) = (params.to_vec(), self.core().clone());
             let free = async move |store: &mut dyn Store| {
                 let freed = store.lease_release_locks(&params).await?;
                 let freed = params.iter().zip(freed);
@@ -112,23 +115,23 @@ impl Rowlock {
                 }
                 Ok(freed)
             };
-            let freed = self.core.lanes.run_slow(self.order(name), free).await;
+            let freed = self.core().lanes.run_slow(self.order(name), free).await;
             all.extend(freed.unwrap_or_default());
         }
         all
     }
 
-    fn order(&self, name: &Name) -> JobHead {
+    fn order(self, name: &Name) -> JobHead {
         let subject = Subject::Lock(name.clone());
         JobHead {
             manner: Manner::Order,
-            ..self.core.lanes.wish(subject, "force release")
+            ..self.core().lanes.wish(subject, "force release")
         }
     }
 
-    async fn free(&self, name: &Name) -> Result<Option<LockRow>, Error> {
+    async fn free(self, name: &Name) -> Result<Option<LockRow>, Error> {
         let head = self.order(name);
-        let (name, core) = (name.clone(), self.core.clone());
+        let (name, core) = (name.clone(), self.core().clone());
         let seen = Arc::new(OnceLock::new());
         let free = async move |store: &mut dyn Store| {
             let timeout = core.holdings.settings.operation_timeout;
@@ -141,6 +144,6 @@ impl Rowlock {
             drop(core.queue.keepers.recall(&name));
             freed
         };
-        self.core.lanes.run_slow(head, free).await
+        self.core().lanes.run_slow(head, free).await
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::Rowlock;
+use super::Admin;
 use crate::model::Error;
 use crate::model::bounds::check_quarantine;
 use crate::store::verbs::Store;
 use crate::store::verbs::quarantine::{Limit, Quarantine};
 
-impl Rowlock {
+impl Admin<'_> {
     /// Puts the database in quarantine: for `time`, 100 ms to 366 days, it grants nothing. A quarantine that already
     /// lasts longer stays as it is. Returns how much longer the database is in quarantine.
     ///
@@ -57,21 +57,21 @@ impl Rowlock {
     /// use std::time::Duration;
     ///
     /// let rowlock = rowlock::Rowlock::connect(&url).await?;
-    /// rowlock.quarantine(Duration::from_secs(60)).await?;
+    /// rowlock.admin().quarantine(Duration::from_secs(60)).await?;
     /// if let rowlock::TryAcquire::Busy(busy) = rowlock.lock("stock:42").try_acquire().await? {
     ///     println!("{busy}"); // the database is in quarantine for another 60s, …
     /// }
-    /// # assert!(rowlock.end_quarantine().await?);
+    /// # assert!(rowlock.admin().end_quarantine().await?);
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn quarantine(&self, time: Duration) -> Result<Duration, Error> {
+    pub async fn quarantine(self, time: Duration) -> Result<Duration, Error> {
         check_quarantine(time)?;
-        let head = self.core.lanes.wish(None, "begin the quarantine");
+        let head = self.core().lanes.wish(None, "begin the quarantine");
         let mut limit = Limit::new();
         let begin =
             async move |store: &mut dyn Store| store.quarantine_begin(time, limit.next()).await;
-        self.core.lanes.run_slow(head, begin).await
+        self.core().lanes.run_slow(head, begin).await
     }
 
     /// Ends the quarantine now, and waits as [`quarantine`](Self::quarantine) does. Returns whether there was one. One
@@ -84,16 +84,16 @@ impl Rowlock {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop it: the quarantine may end.
-    pub async fn end_quarantine(&self) -> Result<bool, Error> {
+    pub async fn end_quarantine(self) -> Result<bool, Error> {
         let Some(quarantine) = self.seen("look for a quarantine to end").await? else {
             return Ok(false);
         };
-        let head = self.core.lanes.wish(None, "end the quarantine");
+        let head = self.core().lanes.wish(None, "end the quarantine");
         let mut limit = Limit::new();
         let end = async move |store: &mut dyn Store| {
             store.quarantine_end(quarantine.id, limit.next()).await
         };
-        self.core.lanes.run_slow(head, end).await?;
+        self.core().lanes.run_slow(head, end).await?;
         Ok(true)
     }
 
@@ -102,14 +102,13 @@ impl Rowlock {
     /// # Errors
     ///
     /// A database out of reach.
-    pub async fn quarantine_left(&self) -> Result<Option<Duration>, Error> {
+    pub async fn quarantine_left(self) -> Result<Option<Duration>, Error> {
         let quarantine = self.seen("look for a quarantine").await?;
         Ok(quarantine.map(|quarantine| quarantine.left))
     }
 
-    async fn seen(&self, doing: &'static str) -> Result<Option<Quarantine>, Error> {
-        let head = self.core.lanes.look(None, doing);
+    async fn seen(self, doing: &'static str) -> Result<Option<Quarantine>, Error> {
         let see = async |store: &mut dyn Store| store.quarantine_seen().await;
-        self.core.lanes.run_slow(head, see).await
+        self.read(None, doing, see).await
     }
 }

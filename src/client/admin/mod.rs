@@ -1,0 +1,211 @@
+//! For operators: what is held, by whom, and who waits for it; what has run; facts of the database.
+
+mod clean;
+mod force;
+mod forget;
+mod quarantine;
+
+use std::sync::Arc;
+
+pub use clean::Cleaned;
+use uuid::Uuid;
+
+use super::Rowlock;
+use crate::model::{Error, Kind, LockInfo, Name, RunInfo, SessionInfo, Subject, WaiterInfo};
+use crate::runtime::Core;
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::lock_row::RowAction;
+use crate::store::verbs::queue::WaiterRow;
+use crate::store::verbs::row::LockRow;
+use crate::store::verbs::run::RunRow;
+use crate::store::verbs::session::SessionRow;
+
+/// The operator's side of a client, made by [`Rowlock::admin`]: lists, releases by force, cleaning, quarantine. The
+/// command `rowlock` calls it. Copying is free.
+///
+/// A list reads on a connection of its own, so it delays no lock.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// let held = rowlock.lock("stock:42").acquire().await?;
+/// let admin = rowlock.admin();
+/// for lease in admin.list().await? {
+///     println!("{} is held by {} since {}", lease.name, lease.holder, lease.acquired_at);
+/// }
+/// for waiter in admin.waiters().await? {
+///     println!("{} waits for {}", waiter.holder, waiter.name);
+/// }
+/// assert!(admin.force_release("stock:42").await?.is_some());
+/// assert!(!held.is_held());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Admin<'a> {
+    pub(super) rowlock: &'a Rowlock,
+}
+
+impl<'a> Admin<'a> {
+    /// All holders of `name`, in the order of their fences: the holder of a lock, the writer or the readers of a
+    /// read/write lock, or the permits of a semaphore. [`LockInfo::mode`] says which. It reads the rows of this name
+    /// only, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let exports = rowlock.semaphore("exports", 3);
+    /// let permits = (exports.acquire().await?, exports.clone().weight(2).acquire().await?);
+    /// for held in rowlock.admin().holders("exports").await? {
+    ///     println!("{} has a {} since {}", held.holder, held.mode, held.acquired_at);
+    /// }
+    /// # assert_eq!(rowlock.admin().holders("exports").await?.len(), 2);
+    /// # drop(permits);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn holders<N>(self, name: N) -> Result<Vec<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let rows = self.held(&name, "list the holders of").await?;
+        rows.into_iter().map(LockRow::info).collect()
+    }
+
+    /// All live leases, sorted by name. It reads the whole table, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn list(self) -> Result<Vec<LockInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.lock_list().await;
+        let rows = self.read(None, "list", list).await?;
+        rows.into_iter().map(LockRow::info).collect()
+    }
+
+    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that
+    /// have expired.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn waiters(self) -> Result<Vec<WaiterInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.queue_list().await;
+        let rows = self.read(None, "list waiters", list).await?;
+        rows.into_iter().map(WaiterRow::info).collect()
+    }
+
+    /// All live sessions of all clients, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn sessions(self) -> Result<Vec<SessionInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.session_list().await;
+        let rows = self.read(None, "list sessions", list).await?;
+        rows.into_iter().map(SessionRow::info).collect()
+    }
+
+    /// The last run of each lock, sorted by name. A lock has a run if its holder [records](crate::Held::begin_run)
+    /// one, as a job (`rowlock_recipes::Job`) does. A run is kept for 400 days after its begin.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn runs(self) -> Result<Vec<RunInfo>, Error> {
+        let list = async |store: &mut dyn Store| store.run_list(None).await;
+        let rows = self.read(None, "list runs", list).await?;
+        rows.into_iter().map(RunRow::info).collect()
+    }
+
+    /// The last run of the work under the lock `name`, if one was recorded.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    pub async fn last_run<N>(self, name: N) -> Result<Option<RunInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let list = async move |store: &mut dyn Store| store.run_list(Some(&name)).await;
+        let mut rows = self.read(None, "look up the last run", list).await?;
+        rows.pop().map(RunRow::info).transpose()
+    }
+
+    /// The engine and version that the server reports.
+    #[must_use]
+    pub fn server_version(self) -> &'a str {
+        &self.core().server.version
+    }
+
+    /// The id of the database. It was made with the tables, and differs from that of every other database. (A copied
+    /// or restored database has the id of the original.)
+    #[must_use]
+    pub fn database_id(self) -> Uuid {
+        self.core().server.database
+    }
+
+    /// The migrations that this client applied when it connected.
+    #[must_use]
+    pub fn applied_migrations(self) -> &'a [String] {
+        &self.rowlock.applied
+    }
+
+    fn core(self) -> &'a Arc<Core> {
+        &self.rowlock.core
+    }
+
+    async fn kind(self, name: &Name) -> Result<Kind, Error> {
+        let head = self
+            .core()
+            .lanes
+            .look(Subject::Lock(name.clone()), "look up");
+        let of = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAction::Look).await;
+        let row = self.core().lanes.run_aside(head, look).await?;
+        Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
+    }
+
+    /// What a name stands for, and its live permits.
+    pub(super) async fn permits(self, name: &Name) -> Result<(Kind, Vec<LockRow>), Error> {
+        let kind = self.kind(name).await?;
+        if !kind.has_permits() {
+            return Ok((kind, Vec::new()));
+        }
+        Ok((kind, self.held(name, "look up").await?))
+    }
+
+    /// The live grants of a name.
+    async fn held(self, name: &Name, doing: &'static str) -> Result<Vec<LockRow>, Error> {
+        let subject = Subject::Lock(name.clone());
+        let name = name.clone();
+        let list = async move |store: &mut dyn Store| store.lock_holders(&name).await;
+        self.read(subject, doing, list).await
+    }
+
+    /// Reads rows, however many these are.
+    async fn read<T: Send + 'static>(
+        self,
+        subject: impl Into<Option<Subject>>,
+        doing: &'static str,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Error> {
+        let lanes = &self.core().lanes;
+        lanes.run_slow(lanes.look(subject, doing), verb).await
+    }
+}
