@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom;
 use rowlock::{Begun, Error, Idempotency, Outcome, TransactionError};
 use rowlock_test::{App, on_app, request, tell};
 use sqlx::AssertSqlSafe;
+use tokio::task::JoinSet;
 
 use super::judge::Event;
 use super::{SCOPE, Session};
@@ -59,18 +60,19 @@ fn set_timestamp() -> String {
 pub(crate) async fn work(role: &Role, session: Session) {
     let rowlock = role.connect().await;
     let app = App::prepared(&role.url, CONNECTIONS, &session.prepare()).await;
-    let tasks = (0..TASKS).map(|_| {
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
         let app = app.clone();
         let idempotency = rowlock.idempotency().lease(role.ttl).max_attempts(1_000);
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             loop {
                 one(&idempotency, &app, session).await;
             }
-        })
-    });
-    for task in tasks.collect::<Vec<_>>() {
-        task.await.unwrap();
+        });
     }
+    // They go on until one of them panics.
+    let ended = tasks.join_next().await.expect("tasks");
+    ended.expect("a task goes on");
 }
 
 /// A key that other tasks run at about the same time, or that they have run before.
