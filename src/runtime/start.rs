@@ -158,7 +158,6 @@ impl Background {
     async fn run(self, target: &str) {
         let (link, queue) = (self.link, &*self.queue);
         let (cleans, watches, listens) = (link.another(), link.another(), link.another());
-        let last = link.another();
         tokio::join!(
             self.renewing.run(link, target),
             cleaner::run(
@@ -171,7 +170,6 @@ impl Background {
             watch(watches, queue, target),
             listen(listens, queue, target)
         );
-        last.closed().await;
     }
 }
 
@@ -256,7 +254,6 @@ fn run_lanes(
         if ready.send(started).is_err() || failed {
             return;
         }
-        let last = lanes.first().map(|lane| lane.link.another());
         let running: Vec<_> = lanes
             .into_iter()
             .map(|lane| tokio::task::spawn_local(lane.work()))
@@ -264,9 +261,6 @@ fn run_lanes(
         slow.await;
         for lane in running {
             let _ = lane.await;
-        }
-        if let Some(last) = last {
-            last.closed().await;
         }
     });
     Ok(())

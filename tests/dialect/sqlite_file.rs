@@ -1,10 +1,7 @@
 //! The SQLite file under a running client: a second name, a removed file, another file in its place.
 #![cfg(unix)]
 
-use std::future::poll_fn;
 use std::path::Path;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use rowlock::{ConnectError, Error, ReleaseOutcome, Rowlock};
@@ -66,41 +63,4 @@ async fn a_lease_in_a_file_that_was_removed_or_replaced_is_lost() {
         );
         first.shutdown(Duration::ZERO).await;
     }
-}
-
-/// SQLite puts the log into the file, and removes it, when the last connection closes the file. Connections that were
-/// cut off, or were being made, count as well.
-#[tokio::test]
-async fn a_shutdown_ends_when_the_file_is_closed() {
-    let dir = tempfile::tempdir().unwrap();
-    for round in 0..50 {
-        let path = dir.path().join(format!("{round}.db"));
-        let url = format!("sqlite:{}", path.display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
-        // More and more of the client is at work: its first looks, its cleaner, a connection for renewals.
-        if round % 5 > 0 {
-            let held = take(&rowlock, "a", TTL).await;
-            if round % 5 > 1 {
-                cut_off(rowlock.admin().list()).await;
-                cut_off(rowlock.inspect("a")).await;
-            }
-            if round % 5 > 2 {
-                cut_off(rowlock.admin().clean(10)).await;
-                cut_off(rowlock.lock("a").acquire()).await;
-            }
-            drop(held);
-        }
-        if round % 5 > 3 {
-            rowlock.flush().await;
-        }
-        assert_eq!(rowlock.shutdown(TTL).await, [], "{round}");
-        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
-        assert_eq!(left.len(), round + 1, "{round}: {left:?}");
-    }
-}
-
-/// Asks, and goes before the answer.
-async fn cut_off(asked: impl Future) {
-    let mut asked = pin!(asked);
-    poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx).is_ready())).await;
 }

@@ -54,8 +54,6 @@ trait Dialer: fmt::Debug + Send + Sync {
         server: usize,
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault>;
-
-    async fn closed(&self);
 }
 
 #[async_trait]
@@ -80,10 +78,6 @@ impl<C: Connector> Dialer for C {
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault> {
         Connector::listen(self, server, session).await
-    }
-
-    async fn closed(&self) {
-        Connector::closed(self).await;
     }
 }
 
@@ -195,11 +189,6 @@ impl Link {
         if let Some(connection) = self.connection.take() {
             let _ = timeout(CLOSING, connection.close()).await;
         }
-    }
-
-    /// Waits for the connections of all links that were dropped. For the end of a thread, after its links.
-    pub(crate) async fn closed(self) {
-        let _ = timeout(CLOSING, self.dialer.closed()).await;
     }
 
     /// Connects, unless there is a connection.

@@ -76,11 +76,6 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         operation_timeout: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
-    /// Waits until the connections that were dropped are closed. (A server does that by itself.)
-    fn closed(&self) -> impl Future<Output = ()> + Send {
-        std::future::ready(())
-    }
-
     /// A new connection to the server of this number that hears the news of a session. `None`: this engine sends no
     /// news.
     fn listen(

@@ -6,21 +6,21 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
-use super::closing::Closing;
 use super::file::{self, FileId};
-use super::own_connection::FileConnection;
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connect::{Connection, Connector, VerbCall};
 use crate::store::driver::origin::Current;
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::url;
 use crate::store::driver::writers::Writers;
 use crate::store::verbs::fault::Fault;
+use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the
 /// connection that retries often gets the file.
@@ -37,7 +37,6 @@ const FORM: &str = "sqlite:PATH or sqlite://PATH?mode=rw";
 #[derive(Debug, Clone)]
 pub(crate) struct Sqlite {
     options: SqliteConnectOptions,
-    closing: Arc<Closing>,
 }
 
 impl Sqlite {
@@ -87,7 +86,6 @@ impl Sqlite {
     fn of(options: SqliteConnectOptions) -> Self {
         Self {
             options: options.disable_statement_logging(),
-            closing: Arc::default(),
         }
     }
 
@@ -149,21 +147,18 @@ impl Connector for Sqlite {
         _server: usize,
         operation_timeout: Duration,
     ) -> Result<FileConnection, Fault> {
-        let this = self.clone();
-        let opening = async move {
-            let (conn, file) = match this.path() {
-                Some(path) => this.open_named(path, operation_timeout).await?,
-                None => (this.open(operation_timeout).await?, None),
-            };
-            // The file is there now.
-            let writers = this.writers();
-            Ok(FileConnection::new(conn, file, writers, &this.closing))
+        let (conn, file) = match self.path() {
+            Some(path) => self.open_named(path, operation_timeout).await?,
+            None => (self.open(operation_timeout).await?, None),
         };
-        self.closing.opening(opening).await
-    }
-
-    async fn closed(&self) {
-        self.closing.ended(self.path()).await;
+        // The file is there now.
+        let writers = self.writers();
+        Ok(FileConnection {
+            conn,
+            writers,
+            file,
+            is_orphaned: false,
+        })
     }
 }
 
@@ -218,10 +213,89 @@ impl Sqlite {
     }
 }
 
+/// A connection of rowlock's own, whose verbs take turns with the other writers of this process.
+#[derive(Debug)]
+pub(crate) struct FileConnection {
+    conn: SqliteConnection,
+    /// `None` for a database in memory.
+    writers: Option<Arc<Writers>>,
+    /// The file's name, and which file it was when it was opened.
+    file: Option<(PathBuf, FileId)>,
+    /// The driver believes that a transaction is open.
+    is_orphaned: bool,
+}
+
 /// Whether the database is in a file. (One in memory may have a name.)
 async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
     let file = "SELECT coalesce(file, '') <> '' FROM pragma_database_list WHERE name = 'main'";
     Ok(sqlx::query_scalar(file).fetch_one(conn).await?)
+}
+
+impl FileConnection {
+    fn check(&self) -> Result<(), Fault> {
+        if self.is_orphaned {
+            let orphaned = "a transaction on this connection cannot be rolled back";
+            return Err(Fault::said(FaultKind::Disconnected, orphaned));
+        }
+        self.check_file()
+    }
+
+    /// Fails if the name leads to another file than the one that is open: nobody else reads what is written there.
+    fn check_file(&self) -> Result<(), Fault> {
+        match &self.file {
+            Some((path, id)) if file::id(path) != Some(*id) => {
+                Err(Fault::said(FaultKind::Disconnected, file::REPLACED))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Connection for FileConnection {
+    async fn run(&mut self, call: &mut dyn VerbCall, bound: Duration) -> Result<(), Fault> {
+        self.check()?;
+        let verb = self.conn.run(call, bound);
+        let done = match &self.writers {
+            Some(writers) => writers.in_turns(bound, verb).await,
+            None => verb.await,
+        };
+        if done.is_err() && self.conn.is_in_transaction() {
+            // The ROLLBACK may be under way.
+            self.conn.ping().await?;
+            if self.conn.is_in_transaction() {
+                // On a full disk SQLite has rolled back by itself, and then refuses the driver's ROLLBACK.
+                self.is_orphaned = true;
+            }
+        }
+        // It may have waited for its turn.
+        self.check_file()?;
+        done
+    }
+
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
+        Connection::migrate(&mut self.conn, until).await
+    }
+
+    async fn close(self: Box<Self>) {
+        let _ = sqlx::Connection::close(self.conn).await;
+    }
+}
+
+/// Without turns.
+#[async_trait(?Send)]
+impl Connection for SqliteConnection {
+    async fn run(&mut self, call: &mut dyn VerbCall, _bound: Duration) -> Result<(), Fault> {
+        call.on(self).await
+    }
+
+    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
+        SchemaStore::migrate(self, until).await
+    }
+
+    async fn close(self: Box<Self>) {
+        let _ = sqlx::Connection::close(*self).await;
+    }
 }
 
 /// Refuses a pool whose connections never unlock the file that they have used.

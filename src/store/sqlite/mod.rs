@@ -2,7 +2,6 @@
 //! [`turn`](crate::store::driver::writers::turn) or with [`in_a_transaction`](writing::in_a_transaction).
 
 mod clean;
-mod closing;
 mod connect;
 mod deadlock;
 mod exchange;
@@ -15,7 +14,6 @@ mod in_tx;
 mod lease;
 mod lease_text;
 mod lock_row;
-mod own_connection;
 mod permit;
 mod permit_row;
 mod quarantine;
