@@ -68,8 +68,8 @@ impl Builder {
         self
     }
 
-    /// Puts the database in quarantine when connecting, as [`Admin::quarantine`](crate::Admin::quarantine) does: 100 ms
-    /// to 366 days; none when not set.
+    /// Puts the database in quarantine when connecting, as [`Admin::quarantine`](crate::Admin::quarantine) does: 100
+    /// ms to 366 days; none when not set.
     ///
     /// Use it for a database that was made anew after all its data was lost. The quarantine begins before it has a
     /// table of locks, so nothing is granted before. For that, all other clients must connect with

@@ -205,7 +205,8 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
     pub(super) async fn take(&mut self) -> Result<Taking, Error> {
         let all: Vec<TxParams> = self.names.iter().map(|name| self.ask(name, None)).collect();
         let mut taken = self.grant(&all).await?;
-        if matches!(taken, TxTaken::NoRow) && self.can_lock_new_rows() {
+        let can_lock_new_rows = self.capabilities().missing_rows_can_be_made;
+        if matches!(taken, TxTaken::NoRow) && can_lock_new_rows && self.starved.is_none() {
             // The cleaner has removed a row that this client knew: make it again.
             if let TxLook::Leased(_) = self.look_first().await? {
                 return Ok(Taking::Missed(None));
@@ -242,12 +243,6 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 Err(self.context.aborted(detail))
             }
         }
-    }
-
-    /// Whether this transaction can lock a row that is made outside now. It cannot if rowlock's own connection gave no
-    /// answer before.
-    fn can_lock_new_rows(&self) -> bool {
-        self.core.server.capabilities.missing_rows_can_be_made && self.starved.is_none()
     }
 
     pub(super) fn ask(&self, name: &Name, version: Option<i64>) -> TxParams {

@@ -181,8 +181,8 @@ impl Held {
     /// trusts them: by force, or when a permit that has ended is reclaimed.
     ///
     /// `InnoDB`'s locking read of a missing row locks the gap in which the row would be, under REPEATABLE READ, until
-    /// the transaction ends. All permits of the name are in that gap, and names that sort near it. So the first read is
-    /// a look from outside, which locks nothing, and sees what the transaction's snapshot may not:
+    /// the transaction ends. All permits of the name are in that gap, and names that sort near it. So the first read
+    /// is a look from outside, which locks nothing, and sees what the transaction's snapshot may not:
     ///
     /// ```text
     ///   pin                        others

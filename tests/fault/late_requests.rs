@@ -71,8 +71,8 @@ pub(crate) async fn late_sending(engine: Engine) {
     db.remove().await;
 }
 
-/// The client sends twice that a name is to be free after a time, and the first request is delayed. It arrives while the
-/// time of the second one runs, or when the next waiter has the name: it gives no time again, and takes nothing.
+/// The client sends twice that a name is to be free after a time, and the first request is delayed. It arrives while
+/// the time of the second one runs, or when the next waiter has the name: it gives no time again, and takes nothing.
 pub(crate) async fn late_reservation(engine: Engine) {
     let db = Db::new(engine).await;
     let (proxy, url) = through_proxy(&db).await;

@@ -20,8 +20,8 @@ const TOGETHER: usize = 256;
 
 impl Admin<'_> {
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore
-    /// it releases all permits, and returns the one that was granted first. If it cannot free one of them, it frees the
-    /// others, and returns the error.
+    /// it releases all permits, and returns the one that was granted first. If it cannot free one of them, it frees
+    /// the others, and returns the error.
     ///
     /// It frees only leases. If a transaction has locked or pinned the name, it waits for half of the
     /// [`operation_timeout`](crate::Builder::operation_timeout), or for all of it when others wait too; end such a
@@ -89,8 +89,8 @@ impl Admin<'_> {
     }
 
     /// Frees the permits that no transaction has locked, with one statement for each [`TOGETHER`] of them, and returns
-    /// their grant ids. (If a statement fails, its permits are tried one by one.) Permits of sessions are left out: the
-    /// clients of the sessions have to be told.
+    /// their grant ids. (If a statement fails, its permits are tried one by one.) Permits of sessions are left out:
+    /// the clients of the sessions have to be told.
     async fn free_together(self, name: &Name, permits: &[LockRow]) -> HashSet<Uuid> {
         let lease = |permit: &LockRow| {
             Some(ReleaseParams {
