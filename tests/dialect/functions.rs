@@ -93,10 +93,31 @@ async fn a_dba_makes_the_functions_of_a_new_release() {
         matches!(error, Error::Schema(SchemaError::Denied { .. })),
         "{error}"
     );
+    // A program that uses locks only.
+    db.execute(&format!(
+        "REVOKE ALL ON rowlock_form_token, rowlock_function FROM {user}"
+    ))
+    .await;
+    let locks_only = Rowlock::builder().migrate(false).connect(&url).await;
+    assert!(
+        matches!(
+            locks_only,
+            Err(Error::Schema(SchemaError::FunctionsMissing { .. }))
+        ),
+        "{locks_only:?}"
+    );
     let sql = rowlock::migration_sql(Engine::Postgres, 3).unwrap();
     assert!(!sql.contains("CREATE TABLE"), "{sql}");
     db.execute(&sql).await;
-    drop(Rowlock::connect(&url).await.unwrap());
+    let client = Rowlock::connect(&url).await.unwrap();
+    // Whether it may note its use or not, it cleans the locks.
+    db.execute("INSERT INTO rowlock_lock (name, fence) VALUES ('old', 1)")
+        .await;
+    client.flush().await;
+    db.execute(&format!("GRANT ALL ON rowlock_form_token TO {user}"))
+        .await;
+    assert_eq!(client.admin().clean(100).await.unwrap().locks, 1);
+    drop(client);
     db.execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}"))
         .await;
     db.remove().await;
@@ -110,17 +131,19 @@ async fn the_functions_of_another_release_stay_while_a_client_uses_them() {
     let ago = |time: &str| format!("clock_timestamp() - interval '{time}'");
     add_another_release(&db, "rowlock_join_0ld", &ago("25 hours")).await;
     add_another_release(&db, "rowlock_join_used", &ago("23 hours")).await;
-    // Once an hour is enough.
+    add_another_release(&db, "other_join", &ago("25 hours")).await;
     rowlock.admin().clean(100).await.unwrap();
-    assert!(is_there(&db, "rowlock_join_0ld").await);
+    assert!(!is_there(&db, "rowlock_join_0ld").await);
+    assert!(is_there(&db, "other_join").await, "it is not rowlock's");
+    db.execute("DROP FUNCTION other_join; DELETE FROM rowlock_function WHERE name = 'other_join'")
+        .await;
     // Our own are not old: this client uses them.
     db.execute(
         "UPDATE rowlock_function SET used_at = used_at - interval '30 hours' \
-         WHERE name NOT IN ('rowlock_join_0ld', 'rowlock_join_used')",
+         WHERE name <> 'rowlock_join_used'",
     )
     .await;
     rowlock.admin().clean(100).await.unwrap();
-    assert!(!is_there(&db, "rowlock_join_0ld").await);
     assert!(is_there(&db, "rowlock_join_used").await);
     assert_eq!(db.number(OURS).await, all + 1);
     assert_eq!(
@@ -184,5 +207,68 @@ async fn functions_are_made_in_the_schema_of_the_tables() {
                      AND pronamespace = 'public'::regnamespace";
     assert_eq!(db.number(in_public).await, all);
     assert_that_the_queue_works(&db).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn two_releases_share_one_queue() {
+    let db = Db::new(Engine::Postgres).await;
+    let (one, two) = (db.rowlock().await, db.rowlock().await);
+    let held = take(&one, "q", TTL).await;
+    // The same functions under the names of another release, and a client of it.
+    db.execute(
+        r"DO $$ DECLARE f record; BEGIN
+          FOR f IN SELECT pg_get_functiondef(oid) AS made FROM pg_proc WHERE proname LIKE 'rowlock\_%' LOOP
+              EXECUTE regexp_replace(f.made, '(rowlock_[a-z_]+_)[0-9a-f]{8}\M', '\1other', 'g');
+          END LOOP; END $$;
+          INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
+          VALUES ('00000000-0000-0000-0000-000000000001', 'other', now(), now() + interval '1 hour')",
+    )
+    .await;
+    let theirs = "00000000-0000-0000-0000-000000000002";
+    let join = format!(
+        "SELECT status::bigint FROM rowlock_join_other('q'::bytea, '{theirs}', \
+         '00000000-0000-0000-0000-000000000001', false, 30000000, 'other', 100)"
+    );
+    assert_eq!(db.number(&join).await, 2, "it waits");
+    let lock = two.lock("q");
+    let waits = tokio::spawn(async move { lock.acquire().await });
+    eventually("both wait", async || {
+        one.admin().waiters().await.unwrap().len() == 2
+    })
+    .await;
+
+    // Our release passes the name on to them, and their release passes it on to us.
+    let _ = held.release().await.unwrap();
+    let granted = format!("SELECT count(*) FROM rowlock_lock WHERE grant_id = '{theirs}'");
+    eventually("they have it", async || db.number(&granted).await == 1).await;
+    assert!(!waits.is_finished());
+    let pass = format!("SELECT 1 FROM rowlock_pass_other('q'::bytea, '{theirs}', NULL, 2000000)");
+    db.execute(&pass).await;
+    let _ = waits.await.unwrap().unwrap().release().await.unwrap();
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn two_schemas_have_functions_of_their_own() {
+    let db = Db::new(Engine::Postgres).await;
+    let all = db.number(OURS).await;
+    let sql = rowlock::migration_sql(Engine::Postgres, 0).unwrap();
+    let (tables, _) = sql.split_once("CREATE OR REPLACE FUNCTION").unwrap();
+    db.execute(&format!(
+        "CREATE SCHEMA tenant; SET search_path = tenant; {tables}; SET search_path = public; \
+         CREATE FUNCTION rowlock_fake() RETURNS int LANGUAGE sql AS 'SELECT 1'; \
+         INSERT INTO tenant.rowlock_function VALUES ('rowlock_fake', now() - interval '2 days')"
+    ))
+    .await;
+    let url = format!("{}?options=-csearch_path%3Dtenant,public", db.url);
+    let tenant = Rowlock::connect(&url).await.unwrap();
+    let in_tenant = format!("{OURS} AND pronamespace = 'tenant'::regnamespace");
+    assert_eq!(db.number(&in_tenant).await, all);
+    tenant.admin().clean(100).await.unwrap();
+    assert!(
+        is_there(&db, "rowlock_fake").await,
+        "it is in another schema"
+    );
     db.remove().await;
 }

@@ -113,11 +113,11 @@ pub(crate) async fn prepare(
             Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
                 sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
             }
-            // A right on some of the tables is enough for a program that uses only these.
-            Err(fault) if fault.kind == FaultKind::Denied => return Ok(applied),
-            Err(fault) => return Err(unlike(fault, target)),
             Ok(true) => return Ok(applied),
             Ok(false) => break,
+            // A right on some of the tables is enough for a program that uses only these.
+            Err(fault) if fault.kind == FaultKind::Denied => break,
+            Err(fault) => return Err(unlike(fault, target)),
         }
     }
     loop {

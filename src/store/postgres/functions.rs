@@ -22,17 +22,21 @@
 //!
 //! # Failure
 //!
-//! A client notes first and looks for missing functions then. Who drops a function has the row of its note locked. So
-//! a client that connects meanwhile waits for the end of that transaction, and makes the function again.
+//! A client writes its note, and then looks for missing functions. The transaction that drops a function holds the
+//! lock on its note. So a client that connects meanwhile waits for that transaction, finds the function missing, and
+//! makes it again.
 
 use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::{query, query_scalar};
+use super::{query, query_as, query_scalar};
 use crate::model::FaultKind;
 use crate::store::verbs::fault::Fault;
+
+/// Where clients note which functions they use.
+pub(super) const TABLE: &str = "rowlock_function";
 
 /// Name and text, each after those that it calls.
 const SOURCES: [(&str, &str); 13] = [
@@ -56,9 +60,13 @@ const NOTE: &str = "
 INSERT INTO rowlock_function (name, used_at) SELECT n, clock_timestamp() FROM unnest($1::text[]) n
 ON CONFLICT (name) DO UPDATE SET used_at = excluded.used_at";
 
-const IS_NOTED: &str = "
-SELECT count(*) = cardinality($1::text[]) FROM rowlock_function
-WHERE name = ANY($1) AND used_at > clock_timestamp() - interval '1 hour' AND to_regproc(name) IS NOT NULL";
+/// Whether all functions are there and were noted within the last hour; and whether some were not noted for a day.
+const STATE: &str = "
+SELECT (SELECT count(*) = cardinality($1::text[]) FROM rowlock_function f
+        WHERE f.name = ANY($1) AND f.used_at > clock_timestamp() - interval '1 hour'
+          AND EXISTS (SELECT FROM pg_proc p WHERE p.proname = f.name AND p.pronamespace =
+                      (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'rowlock_function'::regclass))),
+       EXISTS (SELECT FROM rowlock_function WHERE used_at < clock_timestamp() - interval '1 day')";
 
 /// It reads the table of functions: `to_regproc` would ask a cache, which does not hear of a function that was dropped
 /// while this transaction waited.
@@ -66,14 +74,17 @@ const MISSING: &str = "
 SELECT n FROM unnest($1::text[]) n
 WHERE NOT EXISTS (SELECT FROM pg_proc p WHERE p.proname = n AND pg_function_is_visible(p.oid))";
 
-/// New functions belong in the schema of the tables, wherever the search path begins.
+/// Functions belong in the schema of the tables, wherever the search path begins: other schemas may have tables and
+/// functions of rowlock's, too. And a client that is stopped in this transaction must not keep the others waiting.
 const IN_SCHEMA_OF_TABLES: &str = "
-SELECT set_config('search_path', quote_ident(n.nspname), true)
+SELECT set_config('search_path', quote_ident(n.nspname), true),
+       set_config('idle_in_transaction_session_timeout', '5000', true)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'rowlock_function'::regclass";
 
 /// The functions that no client has noted for a day.
 const UNUSED: &str = "
-SELECT name FROM rowlock_function WHERE used_at < clock_timestamp() - interval '1 day'
+SELECT name FROM rowlock_function
+WHERE used_at < clock_timestamp() - interval '1 day' AND left(name, 8) = 'rowlock_'
 ORDER BY name FOR UPDATE SKIP LOCKED";
 
 struct Function {
@@ -149,20 +160,16 @@ pub(super) fn texts() -> String {
     texts.join("\n\n")
 }
 
-/// Notes that the functions are in use, and makes those that are missing if it may. Returns the missing ones.
-///
-/// # Errors
-///
-/// A client that may not note its use (it lacks the right, or the server takes no writes) still learns what is
-/// missing.
+/// Notes that the functions are in use, and makes those that are missing if it may. Returns the missing ones. A client
+/// that may not note its use (it lacks the right, or the server takes no writes) still learns what is missing.
 pub(super) async fn keep(conn: &mut PgConnection, makes: bool) -> Result<Vec<String>, Fault> {
-    let mut tx = conn.begin().await?;
+    let mut tx = begin(conn).await?;
     if let Err(fault) = note(&mut tx).await {
         if !matches!(fault.kind, FaultKind::Denied | FaultKind::ReadOnly) {
             return Err(fault);
         }
         tx.rollback().await?;
-        tx = conn.begin().await?;
+        tx = begin(conn).await?;
     }
     let missing: Vec<String> = query_scalar(MISSING)
         .bind(names())
@@ -172,21 +179,29 @@ pub(super) async fn keep(conn: &mut PgConnection, makes: bool) -> Result<Vec<Str
         tx.rollback().await?;
         return Ok(missing);
     }
-    if !missing.is_empty() {
-        query(IN_SCHEMA_OF_TABLES).execute(&mut *tx).await?;
-        for function in FUNCTIONS.iter().filter(|f| missing.contains(&f.name)) {
-            sqlx::raw_sql(AssertSqlSafe(function.text.as_str()))
-                .execute(&mut *tx)
-                .await?;
-        }
+    for function in FUNCTIONS.iter().filter(|f| missing.contains(&f.name)) {
+        sqlx::raw_sql(AssertSqlSafe(function.text.as_str()))
+            .execute(&mut *tx)
+            .await?;
     }
     tx.commit().await?;
     Ok(missing)
 }
 
+/// In the schema of the tables.
+async fn begin(conn: &mut PgConnection) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Fault> {
+    let mut tx = conn.begin().await?;
+    query(IN_SCHEMA_OF_TABLES).execute(&mut *tx).await?;
+    Ok(tx)
+}
+
 /// Whether all functions are there, and their use has been noted within the last hour.
 pub(super) async fn are_noted(conn: &mut PgConnection) -> Result<bool, Fault> {
-    Ok(query_scalar(IS_NOTED).bind(names()).fetch_one(conn).await?)
+    Ok(state(conn).await?.0)
+}
+
+async fn state(conn: &mut PgConnection) -> Result<(bool, bool), Fault> {
+    Ok(query_as(STATE).bind(names()).fetch_one(conn).await?)
 }
 
 async fn note(conn: &mut PgConnection) -> Result<(), Fault> {
@@ -194,20 +209,28 @@ async fn note(conn: &mut PgConnection) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Once an hour: notes that the functions are in use, and drops those that nobody uses.
+/// Once an hour notes that the functions are in use. Drops those that nobody uses.
 pub(super) async fn clean(conn: &mut PgConnection) -> Result<(), Fault> {
-    if are_noted(conn).await? {
-        return Ok(());
-    }
-    match note(conn).await.and(drop_unused(conn).await) {
+    let mut tx = conn.begin().await?;
+    match clean_in(&mut tx).await {
+        Ok(()) => Ok(tx.commit().await?),
         // A user with fewer rights leaves them.
-        Err(fault) if fault.kind == FaultKind::Denied => Ok(()),
-        done => done,
+        Err(fault) if fault.kind == FaultKind::Denied => Ok(tx.rollback().await?),
+        Err(fault) => Err(fault),
     }
 }
 
-async fn drop_unused(conn: &mut PgConnection) -> Result<(), Fault> {
-    let mut tx = conn.begin().await?;
+async fn clean_in(conn: &mut PgConnection) -> Result<(), Fault> {
+    let (is_noted, has_unused) = state(conn).await?;
+    if !is_noted {
+        let mut tx = begin(conn).await?;
+        note(&mut tx).await?;
+        tx.commit().await?;
+    }
+    if !has_unused {
+        return Ok(());
+    }
+    let mut tx = begin(conn).await?;
     let unused: Vec<String> = query_scalar(UNUSED).fetch_all(&mut *tx).await?;
     for name in &unused {
         let drop = format!("DROP FUNCTION IF EXISTS \"{}\"", name.replace('"', "\"\""));

@@ -1,8 +1,8 @@
 //! Hearing at once that a name was passed on: LISTEN, on a connection of its own.
 //!
 //! A waiter's session has a channel. Passing a name on to the waiter sends a notification with its grant id there
-//! (`V8__waiter.sql`). Nothing is sent for a name without waiters: NOTIFY takes a lock of the whole database at commit
-//! (manual, NOTIFY).
+//! (`functions/pass.sql`). Nothing is sent for a name without waiters: NOTIFY takes a lock of the whole database at
+//! commit (manual, NOTIFY).
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
@@ -52,7 +52,7 @@ impl Listener for Channel {
     }
 }
 
-/// What the functions of `V8__waiter.sql` and
+/// What the [functions](super::functions) and
 /// [`QueueStore::queue_test`](crate::store::verbs::queue::QueueStore::queue_test) send.
 fn news(payload: &str) -> News {
     let recalled = payload.strip_prefix("recall ").and_then(|name| {

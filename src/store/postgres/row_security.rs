@@ -4,7 +4,7 @@
 
 use sqlx::PgConnection;
 
-use super::query_scalar;
+use super::{functions, query_scalar};
 use crate::model::FaultKind;
 use crate::store::driver::grants::TABLES;
 use crate::store::verbs::fault::Fault;
@@ -21,7 +21,8 @@ WHERE c.oid IN (SELECT to_regclass(t.name) FROM unnest($1::text[]) AS t (name)) 
 
 /// Fails when no policy shows this user a row of one of rowlock's tables.
 pub(super) async fn check(conn: &mut PgConnection) -> Result<(), Fault> {
-    let hidden = query_scalar(HIDDEN).bind(TABLES.to_vec());
+    let tables = [&TABLES[..], &[functions::TABLE]].concat();
+    let hidden = query_scalar(HIDDEN).bind(tables);
     let hidden: Option<String> = hidden.fetch_one(conn).await?;
     hidden.map_or(Ok(()), |tables| Err(fault(&tables)))
 }

@@ -34,9 +34,9 @@ pub(crate) fn migrations() -> Migrations {
 pub(crate) fn grants(user: &str, database: &str) -> String {
     let (user, database) = (identifier(user, '"'), identifier(database, '"'));
     let tables = TABLES.join(", ");
-    let functions = functions::names().join(", ");
+    let (functions, notes) = (functions::names().join(", "), functions::TABLE);
     format!(
-        "GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables}, rowlock_function TO {user}; \
+        "GRANT CONNECT ON DATABASE {database} TO {user}; GRANT {RIGHTS} ON {tables}, {notes} TO {user}; \
          GRANT EXECUTE ON FUNCTION {functions} TO {user};"
     )
 }

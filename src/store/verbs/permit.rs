@@ -32,7 +32,7 @@ use super::queue::{
 use super::release::FreeOutcome;
 use crate::model::{Kind, Name, Share};
 
-/// How many waiters a verb grants permits to, at most. (PostgreSQL has this number in `V9__permit.sql`.)
+/// How many waiters a verb grants permits to, at most. (PostgreSQL has this number in `functions/grant_permits.sql`.)
 #[cfg(any(feature = "mysql", feature = "sqlite", test))]
 pub(crate) const MOST: usize = 100;
 
