@@ -13,9 +13,9 @@
 //!
 //! # What fails
 //!
-//! The leases of a failed statement are put off for a moment, so that others go first. Then each may be in a chunk of
-//! half the size at most. So a row that the database refuses fails alone in the end, and a slow statement is not
-//! repeated whole.
+//! The leases of a failed statement are put off for a moment, and then let those go first that have failed less often.
+//! Each may be in a chunk of half the size at most. So a row that the database refuses fails alone in the end, and a
+//! slow statement is not repeated whole.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub(super) struct Schedule {
     ttls: BTreeMap<Duration, usize>,
     limit: RequestLimit,
     pub(super) pace: Pace,
+    /// The last statement failed.
+    has_failed: bool,
     tally: Tally,
     /// When the two tasks wake next.
     announcer: Option<Moment>,
@@ -251,7 +253,13 @@ impl Schedule {
             .ready
             .range(in_time..)
             .chain(self.ready.range(..in_time));
+        // After a failure, those first that may be in the largest chunk: they have failed less often.
+        let largest = |id: &Uuid| self.entries[id].largest;
+        let widest = self.ready.iter().map(|(_, id)| largest(id)).max();
+        let widest = widest.filter(|_| self.has_failed);
+        let in_order = in_order.filter(|(_, id)| widest.is_none_or(|widest| largest(id) == widest));
         let picked: Vec<Uuid> = in_order.take(self.pace.size()).map(|(_, id)| *id).collect();
+        self.has_failed = false;
         // A server that is too slow for the shortest TTL gets more time, for the others.
         let bound = self.bound().max(self.pace.slow()).min(MAX_BOUND);
         let kept = self.take(now, picked);
@@ -332,6 +340,7 @@ impl Schedule {
 
     /// Their statement failed. The other leases are next; a lease that was alone in it is put off for longer.
     pub(super) fn fail(&mut self, now: Moment, kept: &[Renewable]) {
+        self.has_failed = true;
         for id in kept.iter().map(Renewable::id) {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;

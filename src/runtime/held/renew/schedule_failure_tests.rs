@@ -17,9 +17,28 @@ fn what_failed_together_is_sent_again_in_halves_after_the_others() {
     assert_eq!(half.len(), 128);
     assert!(half.iter().all(|kept| ids(&whole).contains(&id(kept))));
     it.fail(now, &half);
-    // The other half may be in a chunk of its size.
-    assert_eq!(ids(&it.chunk(now).kept).len(), 128);
+    // Then what has not failed, and the other half.
     assert_eq!(ids(&it.chunk(now).kept), ids(&all[512..]));
+    assert_eq!(ids(&it.chunk(now).kept).len(), 128);
+}
+
+/// A statement that was cut off has cost the connection, and the login took longer than the pause of what had failed.
+#[test]
+fn what_has_failed_gives_way_once_also_when_it_is_due_again() {
+    let start = Moment::now();
+    let (mut it, all) = crowd(300, TTL, start);
+    let now = start + secs(11);
+    let first = it.chunk(now).kept;
+    it.fail(now, &first);
+    let now = now + millis(30);
+    assert_eq!(ids(&it.chunk(now).kept), ids(&all[256..]));
+    // Its halves take turns.
+    let half = it.chunk(now).kept;
+    assert_eq!(ids(&half), ids(&all[..128]));
+    it.fail(now, &half);
+    let now = now + millis(30);
+    assert_eq!(ids(&it.chunk(now).kept), ids(&all[128..256]));
+    assert_eq!(ids(&it.chunk(now).kept), ids(&all[..64]));
 }
 
 #[test]
