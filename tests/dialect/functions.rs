@@ -272,3 +272,27 @@ async fn two_schemas_have_functions_of_their_own() {
     );
     db.remove().await;
 }
+
+#[tokio::test]
+async fn a_quorum_makes_the_functions_of_its_release() {
+    let databases = [
+        Db::new(Engine::Postgres).await,
+        Db::new(Engine::Postgres).await,
+        Db::new(Engine::Postgres).await,
+    ];
+    for db in &databases {
+        drop(db.rowlock().await);
+        db.execute(
+            "DO $$ BEGIN EXECUTE 'DROP FUNCTION ' || (SELECT min(oid)::regproc FROM pg_proc \
+             WHERE proname LIKE 'rowlock\\_join\\_%'); END $$",
+        )
+        .await;
+    }
+    let urls = databases.each_ref().map(|db| db.url.clone());
+    let quorum = rowlock_recipes::Quorum::connect(urls).await.unwrap();
+    drop(quorum.lock("a").acquire().await.unwrap());
+    drop(quorum);
+    for db in databases {
+        db.remove().await;
+    }
+}

@@ -73,7 +73,12 @@ impl Members {
         for (url, connected) in urls.iter().zip(&mut connected) {
             let may_migrate = |error: &Error| {
                 is_new && lacks_tables(error)
-                    || matches!(error, Error::Schema(SchemaError::Older { .. }))
+                    || matches!(
+                        error,
+                        Error::Schema(
+                            SchemaError::Older { .. } | SchemaError::FunctionsMissing { .. }
+                        )
+                    )
             };
             if connected.as_ref().is_err_and(may_migrate) {
                 *connected = builder.clone().connect(url).await;
