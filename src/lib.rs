@@ -42,10 +42,10 @@
 //!   effect once (feature `macros`).
 //! - The crate [`rowlock-recipes`](https://docs.rs/rowlock-recipes) has what programs build from these: scheduled
 //!   jobs, leader elections, locks over several databases, striped counters, inboxes for queues and webhooks.
-//!   [`attributes`] has the functions behind the attributes.
+//!   To write your own recipe, see [`extend`]. [`attributes`] has the functions behind the attributes.
 //! - [`Admin::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum
-//!   and tower. To write your own layer, use [`begin_http`](Idempotency::begin_http).
+//!   and tower. To write your own layer, see [`layer`].
 //! - [`Error`] says what went wrong and what to do next. Contention is not an error.
 //!
 //! # Features
@@ -98,6 +98,20 @@ mod model;
 mod runtime;
 mod store;
 mod transaction;
+
+/// For who writes a layer, which puts idempotency around handlers that it does not know, as
+/// [`rowlock-http`](https://docs.rs/rowlock-http) does for HTTP. Applications do not need it.
+pub mod layer {
+    pub use crate::idempotency::{LayerAttempt, LayerKeys};
+    pub use crate::model::HTTP_SCOPES;
+}
+
+/// For who writes a recipe on top of locks, as [`rowlock-recipes`](https://docs.rs/rowlock-recipes) has them.
+/// Applications do not need it.
+pub mod extend {
+    pub use crate::lock::raise_fence;
+    pub use crate::model::bounds::{check_ttl, check_wait};
+}
 
 pub use crate::store::driver::migration_sql::migration_sql;
 pub use client::{Admin, Builder, Cleaned, Rowlock};

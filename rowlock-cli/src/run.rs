@@ -11,7 +11,8 @@ use clap::Args;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp};
-use rowlock::{Error, Held, Lock, Loss, Name, ReleaseOutcome, Rowlock};
+use rowlock::extend::{check_ttl, check_wait};
+use rowlock::{Error, Held, Loss, Name, ReleaseOutcome, Rowlock};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -67,8 +68,8 @@ impl Run {
             return Ok(USAGE);
         };
         // Wrong arguments are refused without asking the database.
-        Lock::check_ttl(self.ttl)?;
-        Lock::check_wait(self.wait.unwrap_or_default())?;
+        check_ttl("ttl", self.ttl)?;
+        check_wait(self.wait.unwrap_or_default())?;
         self.scheduled.check(self.ttl)?;
         // From here on a signal ends the wait, or goes to the command.
         let mut signals = catch_all()?;

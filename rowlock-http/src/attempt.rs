@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
+use rowlock::layer::{LayerAttempt as _, LayerKeys as _};
 use rowlock::{Begun, Error, Outcome, RecordKey};
 use tokio::time::{self, Instant};
 use tower_service::Service;

@@ -6,6 +6,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use http::response::Parts;
 use http::{Response, StatusCode};
 use http_body::Body;
+use rowlock::layer::{LayerAttempt as _, LayerKeys as _};
 use rowlock::{Error, Outcome, RecordError};
 use tokio::time::{self, Instant};
 use tracing::Instrument as _;

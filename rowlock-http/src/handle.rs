@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
+use rowlock::layer::LayerAttempt as _;
 use rowlock::{Error, IdempotencyGuard, RecordError, Transaction};
 
 use crate::body::{Ahead, BoxError, ResponseBody};

@@ -4,6 +4,7 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
+use rowlock::layer::{LayerAttempt as _, LayerKeys as _};
 use rowlock::{Error, Pool, PoolTx, Retryable};
 
 use crate::handle::Idempotent;

@@ -1,6 +1,6 @@
 //! Whose records they are: the principal, and the service where several share a database.
 
-use rowlock::Idempotency;
+use rowlock::layer::HTTP_SCOPES;
 
 const LONGEST_NAME: usize = 50;
 
@@ -24,7 +24,7 @@ pub(crate) fn owner(service: Option<&str>, principal: &[u8]) -> Vec<u8> {
 
 /// The scope of an [`owner`].
 pub(crate) fn with_prefix(owner: &[u8]) -> Vec<u8> {
-    [Idempotency::HTTP_SCOPES.as_bytes(), owner].concat()
+    [HTTP_SCOPES.as_bytes(), owner].concat()
 }
 
 /// The scope of the records of a layer without a [service](crate::IdempotencyLayer::service) for one `principal`:

@@ -12,6 +12,7 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Response, Uri};
+use rowlock::layer::LayerKeys as _;
 use rowlock::{Error, Fingerprint, Idempotency, InvalidError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;

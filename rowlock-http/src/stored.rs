@@ -5,6 +5,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::response::Parts;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body as _;
+use rowlock::layer::LayerKeys as _;
 use rowlock::{Error, Outcome, RecordError, RecordKey};
 
 use crate::body::{Ahead, ResponseBody};

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use crate::idempotency::{Idempotency, IdempotencyGuard};
+use crate::idempotency::{Idempotency, IdempotencyGuard, LayerAttempt, LayerKeys};
 use crate::model::{Error, Outcome, RecordError, Subject};
 
 /// The content type of the mark: an outcome that stands for a result that could not be kept.

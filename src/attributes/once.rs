@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::Refused;
 use super::keep::{give_up, is_not_kept, keep, to_keep};
-use crate::idempotency::{Begun, Idempotency, IdempotencyGuard};
+use crate::idempotency::{Begun, Idempotency, IdempotencyGuard, LayerAttempt};
 use crate::model::{Error, Fingerprint, RecordKey};
 
 /// Runs `work` once for `key` in `scope`, and keeps its result as JSON. A later call of the same request gets that

@@ -1,4 +1,4 @@
-//! Requests for a key: `begin` and `begin_http`.
+//! Requests for a key: `begin`.
 
 use std::time::Duration;
 
@@ -7,19 +7,15 @@ use super::events;
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
 use super::waiting::WaitOutcome;
-use crate::model::{Error, Fingerprint, HTTP, RecordKey, Subject, check_scope};
+use crate::model::{Error, Fingerprint, RecordKey, Subject, check_scope};
 use crate::runtime::requests::claim::{Claim, ClaimAnswer};
 
 impl Idempotency {
-    /// The prefix of the scopes of [`begin_http`](Self::begin_http): `http:`. All other calls that begin an attempt
-    /// refuse such a scope. Calls that look at a record, or decide about it, accept it.
-    pub const HTTP_SCOPES: &'static str = HTTP;
-
     /// Asks for `key` in `scope`: begins an attempt if the key is free, or else reports the state of its record.
     ///
-    /// `scope` says whose key it is (it must not begin with `http:`, the prefix of [`begin_http`](Self::begin_http)).
-    /// `fingerprint` is the digest of the request. A replay takes one statement, a new attempt two (four on
-    /// MySQL and MariaDB). Concurrent calls share these statements.
+    /// `scope` says whose key it is (it must not begin with `http:`, the prefix of [HTTP
+    /// clients](crate::layer::HTTP_SCOPES)). `fingerprint` is the digest of the request. A replay takes one statement,
+    /// a new attempt two (four on MySQL and MariaDB). Concurrent calls share these statements.
     ///
     /// # Errors
     ///
@@ -46,81 +42,6 @@ impl Idempotency {
         self.attempt(key, &fingerprint.into()).await
     }
 
-    /// [`begin`](Self::begin) for a key that an HTTP client has chosen: for a layer that maps requests to records.
-    ///
-    /// The scope of the record is [`HTTP_SCOPES`](Self::HTTP_SCOPES) and `principal`, 1 to 250 bytes that say whose
-    /// request it is. [`begin`](Self::begin) refuses such scopes: a client cannot choose a key that the application's
-    /// own code uses.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
-    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-    /// use rowlock::{Begun, Fingerprint, Outcome};
-    ///
-    /// let idempotency = rowlock.idempotency();
-    /// let request = Fingerprint::builder().part("POST").part("/payments").part("500").finish();
-    /// if let Begun::New(guard) = idempotency.begin_http("alice", "order-17", request).await? {
-    ///     guard.complete(&Outcome::new("text/plain", "paid")?).await?;
-    /// }
-    /// assert!(idempotency.inspect("http:alice", "order-17").await?.is_some());
-    /// assert!(idempotency.begin("http:alice", "order-17", request).await.is_err());
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`begin`](Self::begin).
-    ///
-    /// # Panics
-    ///
-    /// The same as for [`begin`](Self::begin).
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`begin`](Self::begin).
-    pub async fn begin_http(
-        &self,
-        principal: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-        fingerprint: impl Into<Fingerprint>,
-    ) -> Result<Begun<IdempotencyGuard>, Error> {
-        self.check()?;
-        let key = RecordKey::http(principal, key)?;
-        self.attempt(key, &fingerprint.into()).await
-    }
-
-    /// [`begin_http`](Self::begin_http) for a layer that bounds how many attempts run: it calls `room` before it
-    /// claims a free key, and the room comes with the guard. `Ok(None)`: the key is free, and there is no room.
-    ///
-    /// A caller that waits for the attempt of another caller has no room meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`begin`](Self::begin).
-    ///
-    /// # Panics
-    ///
-    /// The same as for [`begin`](Self::begin).
-    ///
-    /// # Cancel safety
-    ///
-    /// The same as for [`begin`](Self::begin).
-    pub async fn begin_http_if<R>(
-        &self,
-        principal: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
-        fingerprint: impl Into<Fingerprint>,
-        room: impl FnMut() -> Option<R>,
-    ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
-        self.check()?;
-        let key = RecordKey::http(principal, key)?;
-        self.attempt_if(key, &fingerprint.into(), room).await
-    }
-
     async fn quarantine(&self, key: &RecordKey) -> Result<Option<Duration>, Error> {
         self.core
             .rows
@@ -128,7 +49,7 @@ impl Idempotency {
             .await
     }
 
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         key: RecordKey,
         fingerprint: &Fingerprint,
@@ -141,7 +62,7 @@ impl Idempotency {
         })
     }
 
-    async fn attempt_if<R>(
+    pub(super) async fn attempt_if<R>(
         &self,
         key: RecordKey,
         fingerprint: &Fingerprint,

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::bounds::Bounds;
 use super::events;
@@ -69,7 +68,7 @@ pub struct IdempotencyGuard {
     is_retry: bool,
     pub(super) steps: Steps,
     /// An outcome was written in a transaction. It counts if that transaction commits.
-    in_tx: AtomicBool,
+    pub(super) in_tx: AtomicBool,
     /// Dropped after `inner`: those who wait for it look after the end of the attempt was sent.
     flight: Flight,
 }
@@ -129,12 +128,6 @@ impl IdempotencyGuard {
         self.inner.grant.is_held()
     }
 
-    /// How long the lease lasts after a renewal: the setting [`Idempotency::lease`](crate::Idempotency::lease).
-    #[must_use]
-    pub fn lease(&self) -> Duration {
-        self.inner.grant.ttl
-    }
-
     /// Resolves when the lease is lost: stop the work then. Never resolves if the attempt ends instead.
     ///
     /// Cancel safe.
@@ -156,15 +149,6 @@ impl IdempotencyGuard {
         check_step(step)?;
         self.inner.bind();
         Ok(self.record().downstream(&self.fingerprint, step))
-    }
-
-    /// Checks that an outcome of `bytes` bytes can be kept. Call it before the effect, if you know the size.
-    ///
-    /// # Errors
-    ///
-    /// [`RecordError::OutcomeTooLarge`](crate::RecordError::OutcomeTooLarge).
-    pub fn ensure_fits(&self, bytes: usize) -> Result<(), Error> {
-        self.bounds.check("the outcome", bytes)
     }
 
     /// Records the outcome in the caller's transaction. The outcome and all other writes of the transaction commit
@@ -256,37 +240,6 @@ impl IdempotencyGuard {
         Ok(())
     }
 
-    /// Whether the attempt has ended: [`complete`](Self::complete) recorded its outcome, it was
-    /// [released](Self::release), or a call found that another attempt has taken over. After
-    /// [`complete_in`](Self::complete_in) this is false, because the transaction may roll back. Does not ask the
-    /// database.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.inner.has_ended()
-    }
-
-    /// Whether [`complete_in`](Self::complete_in) has recorded an outcome, which counts if its transaction commits.
-    /// Does not ask the database.
-    #[must_use]
-    pub fn is_completed_in_tx(&self) -> bool {
-        self.in_tx.load(Ordering::Acquire)
-    }
-
-    /// Call this when the transaction of [`complete_in`](Self::complete_in) failed, or when nobody knows whether it
-    /// committed: [`is_completed_in_tx`](Self::is_completed_in_tx) is false from then on. The database still decides.
-    pub fn completion_did_not_commit(&self) {
-        self.in_tx.store(false, Ordering::Release);
-    }
-
-    /// Makes dropping the guard free the key without counting this attempt as abandoned. For code that knows that no
-    /// work was done, such as a layer whose handler never ran.
-    ///
-    /// It takes effect only when the guard is dropped, and sends nothing to the database before. A
-    /// [released](Self::release) attempt does not count either.
-    pub fn do_not_count(&self) {
-        self.inner.pardon();
-    }
-
     /// Call it when the work is done: dropping the guard then does not free the key, so the work is not repeated at
     /// once. Other attempts take over when the lease has run out.
     ///
@@ -294,19 +247,6 @@ impl IdempotencyGuard {
     /// has the same effect as dropping the guard. [`release`](Self::release) still frees the key.
     pub fn keep_claimed(&self) {
         self.inner.has_worked();
-    }
-
-    /// Whether [`keep_claimed`](Self::keep_claimed) was called, and no [`release`](Self::release) after it. A layer
-    /// that runs a handler asks before it releases the handler's attempt.
-    pub fn is_kept_claimed(&self) -> bool {
-        self.inner.is_kept_claimed()
-    }
-
-    /// Says that the work is done and that its outcome could not be kept: the log gets an error, and the metrics count
-    /// the outcome as lost. For a layer that has tried for long enough to [complete](Self::complete) an attempt whose
-    /// key it [keeps claimed](Self::keep_claimed). When the lease is over, a retry runs the work again.
-    pub fn outcome_is_lost(&self) {
-        events::lost(self.record(), self.attempt());
     }
 
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {

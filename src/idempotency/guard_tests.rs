@@ -1,6 +1,6 @@
 //! The guard of an attempt: what counts against its key.
 
-use crate::idempotency::{Begun, Idempotency, RecordInfo};
+use crate::idempotency::{Begun, Idempotency, LayerAttempt as _, RecordInfo};
 use crate::model::Fingerprint;
 
 async fn client(dir: &tempfile::TempDir) -> crate::client::Rowlock {

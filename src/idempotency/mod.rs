@@ -46,6 +46,8 @@ mod form_token;
 mod form_token_tx;
 mod guard;
 mod judge;
+mod layer_attempt;
+mod layer_keys;
 mod look;
 mod record;
 mod request;
@@ -54,13 +56,22 @@ mod step;
 mod steps;
 mod submitted;
 mod waiting;
-mod whole;
 
 pub use crate::model::RecordState;
 pub use begun::{Begun, InFlight, Reconciled, UnknownStep};
 pub use form_token::FormTokens;
 pub use guard::IdempotencyGuard;
+pub use layer_attempt::LayerAttempt;
+pub use layer_keys::LayerKeys;
 pub use record::{RecordInfo, Resolution, StepInfo};
 pub use request::Idempotency;
 pub use step::StepFailed;
 pub use submitted::Submitted;
+
+/// The traits for layers are methods of this room's types.
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for super::Idempotency {}
+    impl Sealed for super::IdempotencyGuard {}
+}

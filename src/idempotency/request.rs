@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::begun::{Reconciled, UnknownStep};
@@ -156,25 +155,6 @@ impl Idempotency {
         self
     }
 
-    /// The policy that [`retry`](Self::retry) has set, for a layer that begins transactions for its handlers.
-    pub fn retry_policy(&self) -> &Retry {
-        &self.retry
-    }
-
-    /// Runs `work` as a task that the client waits for. For a layer; the same as
-    /// [`Rowlock::spawn`](crate::Rowlock::spawn).
-    ///
-    /// # Panics
-    ///
-    /// Outside of a tokio runtime.
-    pub fn spawn<T: Send + 'static>(
-        &self,
-        name: &'static str,
-        work: impl Future<Output = T> + Send + 'static,
-    ) -> JoinHandle<T> {
-        self.core.lanes.tasks.spawn(name, work)
-    }
-
     /// Sets a hook that finds out whether an unknown step happened. rowlock calls it before it returns
     /// [`Begun::Unknown`](crate::Begun::Unknown).
     ///
@@ -216,15 +196,8 @@ impl Idempotency {
         Bounds {
             retention: self.retention,
             remember: self.remember_for(),
-            max_outcome: self.largest_outcome(),
+            max_outcome: self.max_outcome.min(self.core.server.largest_outcome),
         }
-    }
-
-    /// The largest outcome, in bytes: [`max_outcome`](Self::max_outcome), or less if the server's limit was smaller
-    /// when this client connected.
-    #[must_use]
-    pub fn largest_outcome(&self) -> usize {
-        self.max_outcome.min(self.core.server.largest_outcome)
     }
 
     pub(super) fn waiting(&self) -> KeyWait {

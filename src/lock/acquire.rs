@@ -7,7 +7,9 @@ use tokio::select;
 use uuid::Uuid;
 
 use super::{Held, Lock, TryAcquire};
-use crate::model::bounds::{MAX_WAIT, MIN_TTL, check_holder, check_linger, check_wait, within};
+use crate::model::bounds::{
+    MAX_WAIT, MIN_TTL, check_holder, check_linger, check_ttl, check_wait, within,
+};
 use crate::model::{Error, InvalidError, Moment, Name, Subject};
 use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
@@ -155,7 +157,7 @@ impl Lock {
         if self.in_session {
             settings.check_lease("session_ttl", settings.session_ttl)?;
         } else {
-            Self::check_ttl(ttl)?;
+            check_ttl("ttl", ttl)?;
             settings.check_lease("ttl", ttl)?;
         }
         if let Some(wait) = self.wait {

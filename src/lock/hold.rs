@@ -10,55 +10,6 @@ use crate::model::{Error, InvalidError, ReleaseOutcome};
 const HIGHEST: i64 = 4_000_000_000_000_000_000;
 
 impl Held {
-    /// Gives this grant a new fence: the next one of the name, and at least `at_least` (0 to 4 × 10^18). Returns it;
-    /// [`fence`](Self::fence) is the same from then on. Every later grant has a greater one.
-    ///
-    /// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all
-    /// to each of them. The quorum (`rowlock_recipes::Quorum`) does so.
-    ///
-    /// This grant is not handed on to other tasks of the client in memory. While the fence is ahead of the database's
-    /// clock, the cleaner does not [remove](crate::Builder::clean_every) the name, and two
-    /// [transactions](crate::Rowlock::in_tx) may get the same fence if the first one rolls back.
-    ///
-    /// # Errors
-    ///
-    /// A fence out of bounds; a permit of a semaphore or a read/write lock; [`Error::Lost`], [`Error::Released`];
-    /// [`Error::RowLocked`] when a transaction has the lease pinned for the whole
-    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error, the row may
-    /// have a new fence that this guard does not know: release the guard, or call this again.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future does not stop it: the fence may be raised.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
-    /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-    /// let held = rowlock.lock("stock:42").acquire().await?;
-    /// let elsewhere = held.fence() + 1_000_000;
-    /// assert_eq!(held.raise_fence(elsewhere).await?, elsewhere);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn raise_fence(&self, at_least: i64) -> Result<i64, Error> {
-        if !(0..=HIGHEST).contains(&at_least) {
-            return Err(Error::Invalid(InvalidError::Setting {
-                setting: "at_least",
-                reason: "a fence from 0 to 4,000,000,000,000,000,000 is allowed",
-            }));
-        }
-        if self.guard.grant().name.of_permit().is_some() {
-            return Err(Error::Invalid(InvalidError::Setting {
-                setting: "raise_fence",
-                reason: "a permit shares the fences of its semaphore or read/write lock",
-            }));
-        }
-        self.guard.raise_fence(at_least).await
-    }
-
     /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days.
     /// During that time nobody holds it. It becomes free by itself, even if this process crashes. Until then, lists
     /// show it with this holder.
@@ -96,4 +47,54 @@ impl Held {
         within("release_in", time, allowed, "at most 366 days are allowed")?;
         self.guard.release_in(time).await
     }
+}
+
+/// Gives the grant of `held` a new fence: the next one of the name, and at least `at_least` (0 to 4 × 10^18). Returns
+/// it; [`Held::fence`] is the same from then on. Every later grant has a greater one.
+///
+/// For names that are locked in several databases, whose clocks are not ordered: propose the highest fence of all
+/// to each of them. The quorum (`rowlock_recipes::Quorum`) does so.
+///
+/// This grant is not handed on to other tasks of the client in memory. While the fence is ahead of the database's
+/// clock, the cleaner does not [remove](crate::Builder::clean_every) the name, and two
+/// [transactions](crate::Rowlock::in_tx) may get the same fence if the first one rolls back.
+///
+/// # Errors
+///
+/// A fence out of bounds; a permit of a semaphore or a read/write lock; [`Error::Lost`], [`Error::Released`];
+/// [`Error::RowLocked`] when a transaction has the lease pinned for the whole
+/// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. After an error, the row may
+/// have a new fence that this guard does not know: release the guard, or call this again.
+///
+/// # Cancel safety
+///
+/// Dropping the future does not stop it: the fence may be raised.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// # let rowlock = rowlock::Rowlock::connect(&url).await?;
+/// let held = rowlock.lock("stock:42").acquire().await?;
+/// let elsewhere = held.fence() + 1_000_000;
+/// assert_eq!(rowlock::extend::raise_fence(&held, elsewhere).await?, elsewhere);
+/// assert_eq!(held.fence(), elsewhere);
+/// # Ok(())
+/// # }
+/// ```
+pub async fn raise_fence(held: &Held, at_least: i64) -> Result<i64, Error> {
+    if !(0..=HIGHEST).contains(&at_least) {
+        return Err(Error::Invalid(InvalidError::Setting {
+            setting: "at_least",
+            reason: "a fence from 0 to 4,000,000,000,000,000,000 is allowed",
+        }));
+    }
+    if held.guard.grant().name.of_permit().is_some() {
+        return Err(Error::Invalid(InvalidError::Setting {
+            setting: "raise_fence",
+            reason: "a permit shares the fences of its semaphore or read/write lock",
+        }));
+    }
+    held.guard.raise_fence(at_least).await
 }

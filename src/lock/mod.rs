@@ -63,6 +63,7 @@ mod with;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use hold::raise_fence;
 pub use lease::Held;
 pub use locked::{Locked, TryLock};
 pub use multi::{MultiHeld, MultiLock};
@@ -72,7 +73,6 @@ pub use pessimistic::{InTx, LockInTx};
 pub use rw_lock::{RwHeld, RwLock};
 pub use semaphore::Semaphore;
 
-use crate::model::bounds::{check_ttl, check_wait};
 use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
 use crate::runtime::wait::cohort::delegate::Delegation;
@@ -272,24 +272,5 @@ impl Lock {
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.owner = Some(owner.clone());
         self
-    }
-
-    /// Checks a value for [`ttl`](Self::ttl), for a program that checks its user's settings before it connects. A
-    /// client with a larger [`clock_error`](crate::Builder::clock_error) may require a longer TTL.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidError::Duration`](crate::InvalidError::Duration).
-    pub fn check_ttl(ttl: Duration) -> Result<(), Error> {
-        check_ttl("ttl", ttl)
-    }
-
-    /// Checks a value for [`wait`](Self::wait), for a program that checks its user's settings before it connects.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidError::Duration`](crate::InvalidError::Duration).
-    pub fn check_wait(wait: Duration) -> Result<(), Error> {
-        check_wait(wait)
     }
 }

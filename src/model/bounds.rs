@@ -10,7 +10,22 @@ pub(crate) const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
 /// The longest holder text, in bytes.
 const MAX_HOLDER: usize = 200;
 
-pub(crate) fn check_ttl(setting: &'static str, ttl: Duration) -> Result<(), Error> {
+/// Checks a value for [`Lock::ttl`](crate::Lock::ttl), for a recipe or a program that checks its user's settings
+/// before it connects. `setting` is the name that the error shows. A client with a larger
+/// [`clock_error`](crate::Builder::clock_error) may require a longer TTL.
+///
+/// # Errors
+///
+/// [`InvalidError::Duration`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// assert!(rowlock::extend::check_ttl("ttl", Duration::from_secs(30)).is_ok());
+/// let error = rowlock::extend::check_ttl("lease_for", Duration::from_millis(5)).unwrap_err();
+/// assert_eq!(error.to_string(), "lease_for = 5ms is refused: 100 ms to 24 h are allowed");
+/// ```
+pub fn check_ttl(setting: &'static str, ttl: Duration) -> Result<(), Error> {
     within(
         setting,
         ttl,
@@ -19,7 +34,13 @@ pub(crate) fn check_ttl(setting: &'static str, ttl: Duration) -> Result<(), Erro
     )
 }
 
-pub(crate) fn check_wait(wait: Duration) -> Result<(), Error> {
+/// Checks a value for [`Lock::wait`](crate::Lock::wait), for a recipe or a program that checks its user's settings
+/// before it connects.
+///
+/// # Errors
+///
+/// [`InvalidError::Duration`].
+pub fn check_wait(wait: Duration) -> Result<(), Error> {
     let bounds = Duration::ZERO..=MAX_WAIT;
     within("wait", wait, bounds, "at most 366 days are allowed")
 }

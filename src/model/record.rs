@@ -10,8 +10,10 @@ use super::{Fingerprint, FingerprintBuilder, InvalidError};
 /// The longest scope, key or step, in bytes.
 const MAX_BYTES: usize = 255;
 
-/// The prefix of the scopes of HTTP clients.
-pub(crate) const HTTP: &str = "http:";
+/// The prefix of the scopes of HTTP clients: `http:`. [`Idempotency::begin`](crate::Idempotency::begin) and all other
+/// calls of an application that begin an attempt refuse such a scope. Calls that look at a record, or decide about it,
+/// accept it.
+pub const HTTP_SCOPES: &str = "http:";
 
 /// The name of an idempotency record: a key within a scope, each 1 to 255 bytes of any value.
 ///
@@ -42,7 +44,7 @@ impl RecordKey {
         key: impl AsRef<[u8]>,
     ) -> Result<Self, InvalidError> {
         let principal = checked("scope", principal.as_ref())?;
-        Self::new([HTTP.as_bytes(), principal].concat(), key)
+        Self::new([HTTP_SCOPES.as_bytes(), principal].concat(), key)
     }
 
     /// Whose key it is.
@@ -114,7 +116,7 @@ fn checked<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], InvalidE
 /// A scope of the application. It must not begin with `http:`, because HTTP clients choose the keys in those scopes,
 /// and could choose one of the application's keys.
 pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidError> {
-    if !scope.starts_with(HTTP.as_bytes()) {
+    if !scope.starts_with(HTTP_SCOPES.as_bytes()) {
         return Ok(());
     }
     Err(InvalidError::Key {
@@ -126,7 +128,7 @@ pub(crate) fn check_scope(scope: &[u8]) -> Result<(), InvalidError> {
 /// The name of an application's step: 1 to 255 bytes of text without NUL, which do not begin with `http:`.
 pub(crate) fn check_step(step: &str) -> Result<(), InvalidError> {
     check_any_step(step)?;
-    if step.starts_with(HTTP) {
+    if step.starts_with(HTTP_SCOPES) {
         return Err(InvalidError::Key {
             what: "step",
             reason: "it begins with `http:`, which is for the step of the HTTP layer: put a prefix before it",

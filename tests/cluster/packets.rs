@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rowlock::layer::LayerAttempt as _;
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordError, Rowlock,
 };

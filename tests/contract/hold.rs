@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rowlock::extend::raise_fence;
 use rowlock::{Error, InvalidError, Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_test::{Db, eventually, join, on_every_engine, release, take};
 
@@ -29,13 +30,13 @@ on_every_engine! {
             let held = lock.acquire().await.unwrap();
             let first = held.fence();
             // It has a fence that is great enough.
-            let second = held.raise_fence(first - 10).await.unwrap();
+            let second = raise_fence(&held, first - 10).await.unwrap();
             assert!(second > first, "{first} {second}");
-            assert_eq!(held.raise_fence(FAR).await.unwrap(), FAR);
+            assert_eq!(raise_fence(&held, FAR).await.unwrap(), FAR);
             assert_eq!(held.fence(), FAR);
             let info = two.inspect(held.name().as_str()).await.unwrap().unwrap();
             assert_eq!(info.fence, FAR);
-            assert_eq!(held.raise_fence(0).await.unwrap(), FAR + 1);
+            assert_eq!(raise_fence(&held, 0).await.unwrap(), FAR + 1);
             release(&held).await;
             let next = two.lock(held.name().as_str()).acquire().await.unwrap();
             assert!(next.fence() > FAR + 1, "{}", next.fence());
@@ -56,7 +57,7 @@ on_every_engine! {
         for waiting in waiting {
             let held = waiting.await.unwrap().unwrap();
             assert!(held.fence() > last, "{} {last}", held.fence());
-            last = held.raise_fence(floor).await.unwrap();
+            last = raise_fence(&held, floor).await.unwrap();
             assert_eq!((held.fence(), last >= floor), (last, true));
             floor += 1_000;
             release(&held).await;
@@ -68,34 +69,34 @@ on_every_engine! {
         let rowlock = rowlock.connect(&db.url).await.unwrap();
         let held = take(&rowlock, "a", TTL).await;
         for at_least in [-1, i64::MAX] {
-            let error = held.raise_fence(at_least).await.unwrap_err();
+            let error = raise_fence(&held, at_least).await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "at_least", .. })), "{error}");
         }
         let other = db.rowlock().await;
         other.admin().force_release("a").await.unwrap();
-        let error = held.raise_fence(FAR).await.unwrap_err();
+        let error = raise_fence(&held, FAR).await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
         assert!(!held.is_held());
         let next = take(&other, "a", TTL).await;
         assert!(next.fence() < FAR);
         release(&next).await;
-        let error = next.raise_fence(FAR).await.unwrap_err();
+        let error = raise_fence(&next, FAR).await.unwrap_err();
         assert!(matches!(error, Error::Released { .. }), "{error}");
         for permit in [
             rowlock.semaphore("s", 2).acquire().await.unwrap(),
             rowlock.semaphore("s", 2).acquire().await.unwrap(),
         ] {
-            let error = permit.raise_fence(FAR).await.unwrap_err();
+            let error = raise_fence(&permit, FAR).await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "raise_fence", .. })), "{error}");
         }
         // While a transaction has it pinned, its fence does not change.
         let held = take(&rowlock, "b", TTL).await;
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
-        let error = held.raise_fence(FAR).await.unwrap_err();
+        let error = raise_fence(&held, FAR).await.unwrap_err();
         assert!(matches!(error, Error::RowLocked { .. } | Error::Unreachable { .. }), "{error}");
         tx.commit().await.unwrap();
-        assert_eq!(held.raise_fence(FAR).await.unwrap(), FAR);
+        assert_eq!(raise_fence(&held, FAR).await.unwrap(), FAR);
     }
 
     async fn a_name_that_was_left_stays_taken_for_the_time(db: &Db) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rowlock::extend::raise_fence;
 use rowlock::{Error, Held, Loss, ReleaseOutcome, Rowlock, TryAcquire};
 use rowlock_test::{Db, eventually, join, on_every_engine, release, take};
 use tokio::task::JoinSet;
@@ -47,7 +48,7 @@ on_every_engine! {
         let mut tx = db.begin().await;
         tx.pin(&held).await.unwrap();
         for at_least in [0, before, FAR] {
-            let error = held.raise_fence(at_least).await.unwrap_err();
+            let error = raise_fence(&held, at_least).await.unwrap_err();
             assert!(matches!(error, Error::RowLocked { .. } | Error::Unreachable { .. }), "{error}");
             assert_eq!(held.fence(), before);
         }
@@ -68,7 +69,7 @@ on_every_engine! {
             if leaves {
                 assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
             } else {
-                is_lost(&held.raise_fence(FAR).await);
+                is_lost(&raise_fence(&held, FAR).await);
             }
             let next = take(&one, "a", TTL).await;
             assert!(next.fence() < FAR);
@@ -86,7 +87,7 @@ on_every_engine! {
                 let left = held.release_in(TTL).await.unwrap();
                 assert!(matches!(left, ReleaseOutcome::Lost(_)), "{left:?}");
             } else {
-                is_lost(&held.raise_fence(FAR).await);
+                is_lost(&raise_fence(&held, FAR).await);
             }
             let next = take(&db.rowlock().await, "a", TTL).await;
             assert!(next.fence() < FAR);
@@ -100,7 +101,7 @@ on_every_engine! {
         let mut tasks = JoinSet::new();
         for n in 0..20 {
             let held = Arc::clone(&held);
-            tasks.spawn(async move { held.raise_fence(FAR + n % 3).await.unwrap() });
+            tasks.spawn(async move { raise_fence(&held, FAR + n % 3).await.unwrap() });
         }
         let highest = tasks.join_all().await.into_iter().max().unwrap();
         assert_eq!((held.fence(), fence_in_row(&one, "a").await), (highest, highest));
@@ -126,7 +127,7 @@ on_every_engine! {
                     drop(held.release().await);
                 }
             };
-            let (raised, ()) = tokio::join!(held.raise_fence(floor), end(&held));
+            let (raised, ()) = tokio::join!(raise_fence(&held, floor), end(&held));
             let next = waiting.await.unwrap().unwrap();
             if let Ok(raised) = raised {
                 assert!(raised >= floor && next.fence() > raised, "{raised} {}", next.fence());

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rowlock::layer::LayerAttempt as _;
 use rowlock::{Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState};
 use rowlock_test::{Db, begin, begin_new, is_left_of, on_every_engine, on_tx, outcome, request};
 use tokio::task::JoinSet;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rowlock::extend::raise_fence;
 use rowlock::{Error, RunState};
 use rowlock_recipes::Job;
 use rowlock_test::{Db, on_every_engine, release, take};
@@ -37,7 +38,7 @@ on_every_engine! {
         let held = take(&one, "a", LONG).await;
         held.begin_run().await.unwrap();
         let began = one.admin().last_run("a").await.unwrap().unwrap();
-        held.raise_fence(held.fence() + 1_000).await.unwrap();
+        raise_fence(&held, held.fence() + 1_000).await.unwrap();
         held.begin_run().await.unwrap();
         assert_eq!(one.admin().last_run("a").await.unwrap().unwrap().began_at, began.began_at, "it began before");
         assert!(held.end_run(true, "done").await.unwrap());
@@ -65,7 +66,7 @@ on_every_engine! {
             if let Some(tx) = tx {
                 tx.release().await;
             }
-            held.raise_fence(0).await.unwrap();
+            raise_fence(&held, 0).await.unwrap();
         }
         release(&held).await;
     }

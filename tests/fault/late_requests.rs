@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rowlock::extend::raise_fence;
 use rowlock::{Begun, Engine, Error, Fingerprint, Loss, ReleaseOutcome, Rowlock};
 use rowlock_test::{
     Db, Mode, connected, eventually, patience, queue_is, queue_of, release, renewals_are_connected,
@@ -35,7 +36,7 @@ pub(crate) async fn late_sending(engine: Engine) {
         let fence = holder.fence();
         if is_lost {
             watcher.admin().force_release("a").await.unwrap();
-            let lost = holder.raise_fence(0).await.unwrap_err();
+            let lost = raise_fence(&holder, 0).await.unwrap_err();
             assert!(matches!(lost, Error::Lost { .. }), "{lost}");
             let outcome = holder.release_in(ttl).await.unwrap();
             assert_eq!(outcome, ReleaseOutcome::Lost(Loss::TakenOver));

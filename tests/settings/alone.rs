@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rowlock::extend::raise_fence;
 use rowlock::{Begun, Error, Fingerprint, LockInfo, Rowlock, StepFailed};
 use rowlock_recipes::job::Job;
 use rowlock_test::{
@@ -204,7 +205,7 @@ pub(crate) async fn sessions(shop: &Shop) {
 
 pub(crate) async fn holds(shop: &Shop) {
     let held = take(&shop.one, "hold", TTL).await;
-    let raised = held.raise_fence(held.fence() + 1_000).await.unwrap();
+    let raised = raise_fence(&held, held.fence() + 1_000).await.unwrap();
     let _ = held.release_in(Duration::from_millis(100)).await.unwrap();
     let next = shop.two.lock("hold").acquire().await.unwrap();
     assert!(next.fence() > raised);

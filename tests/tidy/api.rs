@@ -34,18 +34,20 @@ fn is_hidden(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The names that `lib.rs` passes on.
-fn exported(lib: &syn::File) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for item in &lib.items {
-        if let Item::Use(item) = item
-            && is_public(&item.vis)
-            && !is_hidden(&item.attrs)
-        {
-            leaves(&item.tree, &mut names);
+/// The names that `lib.rs` passes on, itself or in its public modules.
+fn exported(items: &[Item], names: &mut BTreeSet<String>) {
+    for item in items {
+        match item {
+            Item::Use(item) if is_public(&item.vis) && !is_hidden(&item.attrs) => {
+                leaves(&item.tree, names);
+            }
+            Item::Mod(item) if is_public(&item.vis) => {
+                let inside = item.content.iter();
+                inside.for_each(|(_, items)| exported(items, names));
+            }
+            _ => {}
         }
     }
-    names
 }
 
 fn self_type(of: &Type) -> Option<String> {
@@ -111,7 +113,8 @@ fn offered(item: &Item, names: &BTreeSet<String>, found: &mut BTreeSet<String>) 
 fn what_the_crate_offers_is_written_down() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let lib = std::fs::read_to_string(root.join("src/lib.rs")).unwrap();
-    let names = exported(&syn::parse_file(&lib).unwrap());
+    let mut names = BTreeSet::new();
+    exported(&syn::parse_file(&lib).unwrap().items, &mut names);
     let mut found = BTreeSet::new();
     for (path, text) in files("src") {
         // What the attributes stand for is for them.

@@ -12,6 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use axum::routing::post;
+use rowlock::layer::LayerAttempt as _;
 use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, TryAcquire};
 use rowlock_http::IdempotencyLayer;
 use rowlock_test::Db;

@@ -50,6 +50,7 @@ use std::time::{Duration, Instant};
 pub use run::JobRun;
 
 use rowlock::Rowlock;
+use rowlock::extend::check_ttl;
 use rowlock::{Busy, Error, InvalidError, Name};
 use rowlock::{Held, Lock, TryAcquire};
 
@@ -179,7 +180,7 @@ impl Job {
         at_most_for: Option<Duration>,
         ttl: Duration,
     ) -> Result<(), Error> {
-        Lock::check_ttl(ttl)?;
+        check_ttl("ttl", ttl)?;
         if at_most_for.is_some_and(|most| most < at_least_for) {
             return Err(Error::Invalid(InvalidError::Setting {
                 setting: "at_least_for",

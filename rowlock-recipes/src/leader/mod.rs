@@ -279,24 +279,16 @@ impl Election {
 }
 
 /// The error, with the names that the settings have here.
-fn in_words_of_elections(error: Error) -> Error {
-    match error {
-        Error::Invalid(InvalidError::Duration {
-            setting: "max_hold",
-            given,
-            bounds,
-        }) => Error::Invalid(InvalidError::Duration {
-            setting: "max_term",
-            given,
-            bounds,
-        }),
-        Error::Invalid(InvalidError::Setting {
-            setting: "holder",
-            reason,
-        }) => Error::Invalid(InvalidError::Setting {
-            setting: "candidate",
-            reason,
-        }),
-        other => other,
+fn in_words_of_elections(mut error: Error) -> Error {
+    if let Error::Invalid(
+        InvalidError::Duration { setting, .. } | InvalidError::Setting { setting, .. },
+    ) = &mut error
+    {
+        *setting = match *setting {
+            "max_hold" => "max_term",
+            "holder" => "candidate",
+            other => other,
+        };
     }
+    error
 }

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use super::held::{Leases, QuorumHeld};
 use super::members::Members;
 use super::round::Round;
+use rowlock::extend::raise_fence;
 use rowlock::{Busy, Error, Name};
 use rowlock::{Held, TryAcquire};
 
@@ -146,7 +147,7 @@ impl Request {
         let raise = leases.iter().map(|lease| async move {
             match lease {
                 Some(held) if held.fence() == fence => true,
-                Some(held) => held.raise_fence(fence).await.is_ok(),
+                Some(held) => raise_fence(held, fence).await.is_ok(),
                 None => false,
             }
         });

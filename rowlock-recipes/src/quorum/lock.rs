@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::ask::{Missed, Request};
 use super::held::QuorumHeld;
 use super::members::Members;
+use rowlock::extend::{check_ttl, check_wait};
 use rowlock::{Error, Name};
 use rowlock::{Lock, TryAcquire};
 
@@ -124,9 +125,9 @@ impl QuorumLock {
     }
 
     fn check(&self) -> Result<&Name, Error> {
-        Lock::check_ttl(self.request.ttl)?;
+        check_ttl("ttl", self.request.ttl)?;
         if let Some(wait) = self.wait {
-            Lock::check_wait(wait)?;
+            check_wait(wait)?;
         }
         self.name.as_ref().map_err(Clone::clone)
     }

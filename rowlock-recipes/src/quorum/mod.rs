@@ -15,7 +15,7 @@
 //! # Fence
 //!
 //! The clocks of several databases are not ordered. So there is a second round: the highest fence that was granted is
-//! proposed to the others ([`Held::raise_fence`](rowlock::Held::raise_fence)). The lock is held when a majority has
+//! proposed to the others ([`raise_fence`](rowlock::extend::raise_fence)). The lock is held when a majority has
 //! that fence. Every later majority includes one of these databases, and that database grants a greater fence. So
 //! [`QuorumHeld::fence`] is greater than that of every earlier holder, whatever the clocks say.
 //!

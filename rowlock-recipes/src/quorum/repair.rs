@@ -9,6 +9,7 @@ use super::ask::{Asked, Request};
 use super::held::Leases;
 use super::round::{Round, all};
 use rowlock::Name;
+use rowlock::extend::raise_fence;
 use rowlock::{Held, TryAcquire};
 
 impl Request {
@@ -23,7 +24,7 @@ impl Request {
     ) {
         let (this, name) = (&self, &name);
         let raised = async |held: Held| {
-            let raised = timeout(this.bound(), held.raise_fence(fence)).await;
+            let raised = timeout(this.bound(), raise_fence(&held, fence)).await;
             matches!(raised, Ok(Ok(_))).then_some(held)
         };
         let add_late = async |late: &mut Round<'static, Asked>| {
@@ -102,7 +103,7 @@ mod tests {
         let late = granted.pop().unwrap();
         let fence = late.fence().max(granted[0].fence()).max(granted[1].fence());
         for held in &granted {
-            held.raise_fence(fence).await.unwrap();
+            raise_fence(held, fence).await.unwrap();
         }
         let members = Arc::new(Members::of(clients).unwrap());
         let request = Request {

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::seen::Used;
 use super::{OnConnection, Quantities, Stripes, StripesError};
+use rowlock::extend::check_wait;
 use rowlock::{Busy, Error, Name, TransactionError};
-use rowlock::{Lock, LockInTx, TryLock};
+use rowlock::{LockInTx, TryLock};
 
 /// After this many busy stripes a call waits for the next one, because finding a stripe busy costs three round trips.
 const BUSY: u32 = 1;
@@ -42,7 +43,7 @@ where
 {
     pub(super) fn new(stripes: &'a Stripes<S>, tx: &'a mut T) -> Result<Self, Error> {
         if let Some(wait) = stripes.wait {
-            Lock::check_wait(wait)?;
+            check_wait(wait)?;
         }
         Ok(Self {
             stripes,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
+use rowlock::layer::LayerKeys as _;
 use rowlock::{Begun, Error, Idempotency, Outcome, TransactionError};
 use rowlock_test::{App, on_app, request, tell};
 use sqlx::AssertSqlSafe;
