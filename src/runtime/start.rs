@@ -25,7 +25,7 @@ use super::requests::ending::Ending;
 use super::requests::exchange::Exchange;
 use super::upkeep::alphabet::Alphabet;
 use super::upkeep::cleaner;
-use super::upkeep::cleaner::Cleaner;
+use super::upkeep::cleaner::{CleanPlan, Cleaner};
 use super::upkeep::known_rows::KnownRows;
 use super::upkeep::proven_pools::ProvenPools;
 use super::upkeep::schema;
@@ -80,8 +80,11 @@ impl Core {
             renewing,
             link,
             rest,
-            clean_every: settings.clean_every,
-            has_functions: C::CAPABILITIES.has_functions,
+            cleaning: CleanPlan {
+                every: settings.clean_every,
+                has_functions: C::CAPABILITIES.has_functions,
+                migrates: settings.preparing.migrate,
+            },
             queue: Arc::clone(&waiters.queue),
         };
         background.start(&target, &tasks)?;
@@ -140,8 +143,7 @@ struct Background {
     renewing: renew::Work,
     link: Link,
     rest: Arc<cleaner::CleanerState>,
-    clean_every: Option<Duration>,
-    has_functions: bool,
+    cleaning: CleanPlan,
     queue: Arc<Queue>,
 }
 
@@ -160,13 +162,7 @@ impl Background {
         let (cleans, watches, listens) = (link.another(), link.another(), link.another());
         tokio::join!(
             self.renewing.run(link, target),
-            cleaner::run(
-                cleans,
-                &self.rest,
-                self.clean_every,
-                self.has_functions,
-                target
-            ),
+            cleaner::run(cleans, &self.rest, self.cleaning, target),
             watch(watches, queue, target),
             listen(listens, queue, target)
         );

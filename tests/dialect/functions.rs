@@ -296,3 +296,19 @@ async fn a_quorum_makes_the_functions_of_its_release() {
         db.remove().await;
     }
 }
+
+/// As when its database was out of reach for a day, and other releases have gone on.
+#[tokio::test]
+async fn a_running_client_makes_its_functions_again() {
+    let db = Db::new(Engine::Postgres).await;
+    let rowlock = db.rowlock().await;
+    let all = db.number(OURS).await;
+    let drop_all = "DO $$ DECLARE f regprocedure; BEGIN \
+         FOR f IN SELECT oid FROM pg_proc WHERE proname LIKE 'rowlock\\_%' LOOP \
+         EXECUTE 'DROP FUNCTION ' || f; END LOOP; DELETE FROM rowlock_function; END $$";
+    db.execute(drop_all).await;
+    rowlock.admin().clean(100).await.unwrap();
+    assert_eq!(db.number(OURS).await, all);
+    assert_that_the_queue_works(&db).await;
+    db.remove().await;
+}

@@ -4,7 +4,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, eventually, patience, take, through_proxy};
+use rowlock_test::{Db, Mode, eventually, patience, take, through_proxy};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -64,6 +64,28 @@ async fn a_forced_release_of_many_permits_sends_no_more_than_one_of_two() {
             holder.flush().await;
         }
         assert!(sent[1] < sent[0] + 20, "{engine}: {sent:?}");
+        db.remove().await;
+    }
+}
+
+/// The server has freed them, and its answer is lost.
+#[tokio::test]
+async fn a_forced_release_whose_answer_is_lost_says_what_it_has_freed() {
+    for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let (proxy, url) = through_proxy(&db).await;
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let permit = rowlock.semaphore("s", 100).ttl(TTL);
+        let mut held = Vec::new();
+        for _ in 0..100 {
+            held.push(permit.acquire().await.unwrap());
+        }
+        proxy.set(Mode::CutNextBatch);
+        let first = rowlock.admin().force_release("s").await.unwrap();
+        assert!(first.is_some(), "{engine}");
+        // This client's guards know at once.
+        assert!(!held.iter().any(|held| held.is_held()), "{engine}");
+        assert!(rowlock.admin().holders("s").await.unwrap().is_empty());
         db.remove().await;
     }
 }

@@ -80,6 +80,11 @@ impl Admin<'_> {
     async fn clean_locks(self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
         let timeout = self.core().holdings.settings.operation_timeout;
+        let lanes = &self.core().lanes;
+        let head = lanes.wish(None, "clean");
+        let makes = self.core().holdings.settings.preparing.migrate;
+        let keep = async move |store: &mut dyn Store| store.keep_functions(makes).await;
+        lanes.clean(|reply| alone(head, keep, reply)).await?;
         let walk = |reply| Walk::task(batch, timeout, reply);
         self.core().lanes.clean(walk).await
     }

@@ -53,17 +53,25 @@ impl Admin<'_> {
             (Kind::Lock, Vec::new())
         };
         let mut failed = None;
-        let freed = self.free_together(&name, &permits).await;
+        let (freed, in_doubt) = self.free_together(&name, &permits).await;
         for permit in permits {
-            if permit.grant_id.is_some_and(|id| freed.contains(&id)) {
+            let is_in = |ids: &HashSet<Uuid>| permit.grant_id.filter(|id| ids.contains(id));
+            if is_in(&freed).is_some() {
                 row = row.or(Some(permit));
                 continue;
             }
-            let Some(permit) = Name::from_bytes(&permit.name) else {
+            let Some(name) = Name::from_bytes(&permit.name) else {
                 continue;
             };
-            match self.free(&permit).await {
-                Ok(freed) => row = row.or(freed.filter(LockRow::is_live)),
+            match self.free(&name).await {
+                Ok(Some(freed)) => row = row.or(Some(freed).filter(LockRow::is_live)),
+                // The statement whose answer was lost has freed it.
+                Ok(None) => {
+                    if let Some(id) = is_in(&in_doubt) {
+                        self.core().holdings.guards.freed(id);
+                        row = row.or(Some(permit));
+                    }
+                }
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
@@ -89,9 +97,13 @@ impl Admin<'_> {
     }
 
     /// Frees the permits that no transaction has locked, with one statement for each [`TOGETHER`] of them, and returns
-    /// their grant ids. (If a statement fails, its permits are tried one by one.) Permits of sessions are left out:
-    /// the clients of the sessions have to be told.
-    async fn free_together(self, name: &Name, permits: &[LockRow]) -> HashSet<Uuid> {
+    /// their grant ids; and those of a statement that has failed, which may have happened. Permits of sessions are
+    /// left out: the clients of the sessions have to be told.
+    async fn free_together(
+        self,
+        name: &Name,
+        permits: &[LockRow],
+    ) -> (HashSet<Uuid>, HashSet<Uuid>) {
         let lease = |permit: &LockRow| {
             Some(ReleaseParams {
                 name: Name::from_bytes(&permit.name)?,
@@ -101,8 +113,9 @@ impl Admin<'_> {
             })
         };
         let leases: Vec<ReleaseParams> = permits.iter().filter_map(lease).collect();
-        let mut all = HashSet::new();
+        let (mut all, mut in_doubt) = (HashSet::new(), HashSet::new());
         for params in leases.chunks(TOGETHER) {
+            let ids: Vec<Uuid> = params.iter().map(|lease| lease.grant_id).collect();
             let (params, core) = (params.to_vec(), self.core().clone());
             let free = async move |store: &mut dyn Store| {
                 let freed = store.lease_release_locks(&params).await?;
@@ -115,10 +128,12 @@ impl Admin<'_> {
                 }
                 Ok(freed)
             };
-            let freed = self.core().lanes.run_slow(self.order(name), free).await;
-            all.extend(freed.unwrap_or_default());
+            match self.core().lanes.run_slow(self.order(name), free).await {
+                Ok(freed) => all.extend(freed),
+                Err(_) => in_doubt.extend(ids),
+            }
         }
-        all
+        (all, in_doubt)
     }
 
     fn order(self, name: &Name) -> JobHead {

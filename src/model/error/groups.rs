@@ -134,9 +134,11 @@ pub enum SchemaError {
         /// The failure.
         detail: String,
     },
-    /// The row of a lock is damaged: rowlock cannot have written it, so it was edited by hand.
+    /// A row is damaged: rowlock cannot have written it, so it was edited by hand.
     Corrupt {
-        /// The lock, as far as it can be read.
+        /// Its table.
+        table: &'static str,
+        /// Its lock or session, as far as it can be read.
         name: String,
         /// The damage.
         what: &'static str,

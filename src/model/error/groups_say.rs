@@ -111,11 +111,15 @@ impl fmt::Display for SchemaError {
                     "{target}: migrating failed ({detail}): mend that, then migrate again"
                 )
             }
-            Self::Corrupt { name, what } => write!(
-                f,
-                "the row of {name:?} in rowlock_lock is damaged: {what}; \
-                 `rowlock release NAME --force` frees it, or delete the row while nobody uses the lock"
-            ),
+            Self::Corrupt { table, name, what } => {
+                write!(f, "the row of {name:?} in {table} is damaged: {what}; ")?;
+                f.write_str(match *table {
+                    "rowlock_lock" => {
+                        "`rowlock release NAME --force` frees it, or delete the row while nobody uses the lock"
+                    }
+                    _ => "delete the row",
+                })
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::select;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
 use super::alone::alone;
 use super::head::{JobHead, Manner, Progress};
@@ -40,7 +40,7 @@ pub(crate) struct Lanes {
     aside: mpsc::UnboundedSender<Message>,
     slow: mpsc::UnboundedSender<Order>,
     /// One cleaning runs at a time: several could delay a list or a forced release for long.
-    cleaning: tokio::sync::Mutex<()>,
+    cleaning: Arc<tokio::sync::Mutex<()>>,
     way: Arc<Way>,
     pub(crate) target: Arc<str>,
     pub(crate) operation_timeout: Duration,
@@ -83,7 +83,7 @@ impl Lanes {
             all: lanes,
             aside,
             slow,
-            cleaning: tokio::sync::Mutex::default(),
+            cleaning: Arc::default(),
             way,
             target,
             operation_timeout,
@@ -240,7 +240,7 @@ impl Lanes {
         head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.slow(|reply| alone(head, verb, reply)).await
+        self.slow(|reply| alone(head, verb, reply), None).await
     }
 
     /// Runs a verb that removes rows.
@@ -248,12 +248,16 @@ impl Lanes {
         &self,
         job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
-        let _turn = self.cleaning.lock().await;
-        self.slow(job).await
+        let turn = Arc::clone(&self.cleaning).lock_owned().await;
+        self.slow(job, Some(turn)).await
     }
 
     /// Sends a slow operation and waits for the answer.
-    async fn slow<T, J: Into<Job>>(&self, job: impl FnOnce(Reply<T>) -> J) -> Result<T, Error> {
+    async fn slow<T, J: Into<Job>>(
+        &self,
+        job: impl FnOnce(Reply<T>) -> J,
+        turn: Option<OwnedMutexGuard<()>>,
+    ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let job = job(reply).into();
         let kind_of_task = match job.head().manner {
@@ -261,7 +265,7 @@ impl Lanes {
             _ => TaskKind::SlowOp,
         };
         let member = self.tasks.enter(kind_of_task, "a slow operation");
-        let slow = SlowOp { job, member };
+        let slow = SlowOp { job, member, turn };
         // When slow operations have stopped, dropping the slow operation drops the reply, and the caller sees that.
         let _ = self.slow.send(Order::Run(slow));
         self.heard(answer).await

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use tokio::select;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 use tokio::task::JoinSet;
 
 use super::job::Job;
@@ -24,6 +24,8 @@ const MOST: usize = 4;
 pub(crate) struct SlowOp {
     pub(crate) job: Job,
     pub(crate) member: Member,
+    /// Cleanings take turns, also those whose caller has gone.
+    pub(crate) turn: Option<OwnedMutexGuard<()>>,
 }
 
 #[derive(Debug)]
@@ -47,7 +49,12 @@ pub(crate) async fn run(
             order = queue.recv(), if is_open && running.len() < MOST => order,
             Some(_) = running.join_next() => continue,
         };
-        let Some(Order::Run(SlowOp { mut job, member })) = order else {
+        let Some(Order::Run(SlowOp {
+            mut job,
+            member,
+            turn,
+        })) = order
+        else {
             is_open = false;
             queue.close();
             // Dropping the queued slow operations tells their callers that they will not run.
@@ -60,7 +67,7 @@ pub(crate) async fn run(
         let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
         running.spawn_blocking(move || {
-            let _member = member;
+            let _ends = (member, turn);
             match own_runtime() {
                 Ok(runtime) => runtime.block_on(lane.work()),
                 // Dropping the slow operation tells its caller that it will not run.

@@ -7,6 +7,8 @@
 //! batches; each batch is one short transaction. After each batch the cleaner rests four times as long as the batch
 //! took. Cleaners of several processes skip each other's rows.
 //!
+//! On PostgreSQL it also keeps the functions of this release: it notes that they are in use.
+//!
 //! Records and tokens have an index on their time, and a round goes on until none is due. Lock rows have no such
 //! index, because every grant and renewal would have to write it. So the cleaner walks through the table by name, a
 //! few batches per round, and the next round continues where this one stopped.
@@ -83,38 +85,45 @@ impl Drop for Cleaner {
     }
 }
 
-/// How often a client that does not clean notes that it uses its functions.
-const NOTE_EVERY: Duration = Duration::from_hours(1);
+/// How often a client notes that it uses its functions. (Others drop those that nobody has noted for a day.)
+const NOTE_EVERY: Duration = Duration::from_mins(30);
 
-/// Cleans at the interval `every`; never, when it is `None`.
-pub(crate) async fn run(
-    mut link: Link,
-    shared: &CleanerState,
-    every: Option<Duration>,
-    has_functions: bool,
-    target: &str,
-) {
-    let cleans = every.is_some();
-    let Some(every) = every.or(has_functions.then_some(NOTE_EVERY)) else {
-        return;
-    };
+/// What the background does, and how often.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CleanPlan {
+    /// `None`: it does not clean.
+    pub(crate) every: Option<Duration>,
+    pub(crate) has_functions: bool,
+    /// Makes functions that are missing.
+    pub(crate) migrates: bool,
+}
+
+/// Cleans, and keeps the functions of this release.
+pub(crate) async fn run(mut link: Link, shared: &CleanerState, plan: CleanPlan, target: &str) {
     // Processes that start together must not clean together.
-    let mut next = Moment::now() + every.mul_f64(fastrand::f64());
+    let first = |every: Duration| Moment::now() + every.mul_f64(fastrand::f64());
+    let next = |every: Duration| Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
+    let mut clean_at = plan.every.map(first);
+    let mut note_at = plan.has_functions.then(|| first(NOTE_EVERY));
     // The last lock row that was looked at.
     let mut after = Vec::new();
     while !shared.closed.load(Ordering::Acquire) {
-        if !next.has_passed() {
+        let Some(at) = clean_at.into_iter().chain(note_at).min() else {
+            return;
+        };
+        if !at.has_passed() {
             select! {
                 () = shared.news.notified() => {}
-                () = sleep_until(next) => {}
+                () = sleep_until(at) => {}
             }
             continue;
         }
+        let is_note = note_at.is_some_and(|at| at.has_passed());
         let work = async {
-            if cleans {
-                round(&mut link, shared, &mut after).await
+            if is_note {
+                keep_functions(&mut link, plan.migrates, target).await
             } else {
-                note_use(&mut link).await
+                round(&mut link, shared, &mut after).await
             }
         };
         let done = select! {
@@ -125,16 +134,25 @@ pub(crate) async fn run(
             tracing::warn!(%target, error = %fault, "cannot remove expired rows, will try again");
         }
         link.hang_up();
-        next = Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
+        if is_note {
+            note_at = Some(next(NOTE_EVERY));
+        } else {
+            clean_at = plan.every.map(next);
+        }
     }
     link.close().await;
 }
 
-async fn note_use(link: &mut Link) -> Result<(), Fault> {
+/// A client that was cut off for a day may find that others have dropped its functions.
+async fn keep_functions(link: &mut Link, makes: bool, target: &str) -> Result<(), Fault> {
     link.connect().await?;
-    let keep = async |conn: &mut dyn Store| conn.keep_functions(false).await;
-    let kept = link.run("clean", link.operation_timeout(), keep);
-    kept.await.map(drop)
+    let keep = async |conn: &mut dyn Store| conn.keep_functions(makes).await;
+    let missing = link.run("clean", link.operation_timeout(), keep).await?;
+    if !missing.is_empty() && !makes {
+        let functions = missing.join(", ");
+        tracing::error!(%target, functions, "functions of this rowlock are missing: run `rowlock migrate`");
+    }
+    Ok(())
 }
 
 async fn round(link: &mut Link, shared: &CleanerState, after: &mut Vec<u8>) -> Result<(), Fault> {

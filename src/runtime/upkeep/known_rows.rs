@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::model::{Busy, Error, Kind, LockInfo, Name, SchemaError, Subject};
+use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
 use crate::runtime::batch::alone::alone;
 use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::store::verbs::Store;
 use crate::store::verbs::lock_row::RowAction;
-use crate::store::verbs::row::LockRow;
+use crate::store::verbs::row::{LockRow, damaged};
 
 /// How many names a client remembers to have rows.
 const MAX_ROWS: usize = 10_000;
@@ -120,10 +120,8 @@ impl KnownRows {
 
     async fn made_row(&self, name: &Name, row: Row) -> Result<RowView, Error> {
         let Some(row) = self.lanes.heard(row).await? else {
-            return Err(Error::Schema(SchemaError::Corrupt {
-                name: name.as_str().into(),
-                what: "another session removes it as soon as it is made",
-            }));
+            let what = "another session removes it as soon as it is made";
+            return Err(damaged("rowlock_lock", name.as_bytes(), what));
         };
         let seen = RowView::of(row)?;
         self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 
 use super::lock_row::row_ends;
-use super::{functions, query, query_as};
+use super::{query, query_as};
 use crate::model::Name;
 use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
 use crate::store::verbs::fault::Fault;
@@ -87,7 +87,6 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
 #[async_trait]
 impl CleanStore for PgConnection {
     async fn lock_clean(&mut self, after: &[u8], limit: u32) -> Result<CleanedLocks, Fault> {
-        functions::clean(self).await?;
         let orphaned: Vec<(Vec<u8>, bool)> = query_as(ORPHANED)
             .bind(after)
             .bind(i64::from(limit))

@@ -17,8 +17,8 @@
 //!
 //! A function is installed by its content. Its name in the database ends in a hash of its text, with the names of the
 //! functions that it calls: two releases of rowlock can run side by side, each with functions of its own. Every client
-//! notes in `rowlock_function` that it uses its functions, when it connects and later once an hour. The cleaner drops
-//! the functions that nobody has noted for a day.
+//! notes in `rowlock_function` that it uses its functions, when it connects and later once an hour, and drops those that
+//! nobody has noted for a day.
 //!
 //! # Failure
 //!
@@ -31,7 +31,7 @@ use std::sync::LazyLock;
 use sha2::{Digest, Sha256};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::{query, query_as, query_scalar};
+use super::{query, query_scalar};
 use crate::model::FaultKind;
 use crate::store::verbs::fault::Fault;
 
@@ -60,13 +60,12 @@ const NOTE: &str = "
 INSERT INTO rowlock_function (name, used_at) SELECT n, clock_timestamp() FROM unnest($1::text[]) n
 ON CONFLICT (name) DO UPDATE SET used_at = excluded.used_at";
 
-/// Whether all functions are there and were noted within the last hour; and whether some were not noted for a day.
-const STATE: &str = "
-SELECT (SELECT count(*) = cardinality($1::text[]) FROM rowlock_function f
-        WHERE f.name = ANY($1) AND f.used_at > clock_timestamp() - interval '1 hour'
-          AND EXISTS (SELECT FROM pg_proc p WHERE p.proname = f.name AND p.pronamespace =
-                      (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'rowlock_function'::regclass))),
-       EXISTS (SELECT FROM rowlock_function WHERE used_at < clock_timestamp() - interval '1 day')";
+/// Whether all functions are there, and were noted within the last hour.
+const IS_NOTED: &str = "
+SELECT count(*) = cardinality($1::text[]) FROM rowlock_function f
+WHERE f.name = ANY($1) AND f.used_at > clock_timestamp() - interval '1 hour'
+  AND EXISTS (SELECT FROM pg_proc p WHERE p.proname = f.name AND p.pronamespace =
+              (SELECT c.relnamespace FROM pg_class c WHERE c.oid = 'rowlock_function'::regclass))";
 
 /// It reads the table of functions: `to_regproc` would ask a cache, which does not hear of a function that was dropped
 /// while this transaction waited.
@@ -160,14 +159,36 @@ pub(super) fn texts() -> String {
     texts.join("\n\n")
 }
 
-/// Notes that the functions are in use, and makes those that are missing if it may. Returns the missing ones. A client
-/// that may not note its use (it lacks the right, or the server takes no writes) still learns what is missing.
+/// Whether there is nothing to do for [`keep`].
+pub(super) async fn are_noted(conn: &mut PgConnection) -> Result<bool, Fault> {
+    let noted = query_scalar(IS_NOTED).bind(names());
+    Ok(noted.fetch_one(conn).await?)
+}
+
+/// Notes that the functions are in use. Makes those that are missing, if it may, and drops those that nobody uses.
+/// Returns the missing ones: a client that may not note its use (it lacks the right, or the server takes no writes)
+/// still learns of them.
 pub(super) async fn keep(conn: &mut PgConnection, makes: bool) -> Result<Vec<String>, Fault> {
+    let missing = install(conn, makes).await?;
+    if makes || missing.is_empty() {
+        allowed(drop_unused(conn).await)?;
+    }
+    Ok(missing)
+}
+
+/// `None`: this user lacks the right, or the server takes no writes.
+fn allowed<T>(done: Result<T, Fault>) -> Result<Option<T>, Fault> {
+    match done {
+        Err(fault) if matches!(fault.kind, FaultKind::Denied | FaultKind::ReadOnly) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+/// Notes the use, and makes missing functions. Returns the missing ones.
+pub(super) async fn install(conn: &mut PgConnection, makes: bool) -> Result<Vec<String>, Fault> {
     let mut tx = begin(conn).await?;
-    if let Err(fault) = note(&mut tx).await {
-        if !matches!(fault.kind, FaultKind::Denied | FaultKind::ReadOnly) {
-            return Err(fault);
-        }
+    let noted = query(NOTE).bind(names()).execute(&mut *tx).await;
+    if allowed(noted.map_err(Fault::from))?.is_none() {
         tx.rollback().await?;
         tx = begin(conn).await?;
     }
@@ -188,48 +209,7 @@ pub(super) async fn keep(conn: &mut PgConnection, makes: bool) -> Result<Vec<Str
     Ok(missing)
 }
 
-/// In the schema of the tables.
-async fn begin(conn: &mut PgConnection) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Fault> {
-    let mut tx = conn.begin().await?;
-    query(IN_SCHEMA_OF_TABLES).execute(&mut *tx).await?;
-    Ok(tx)
-}
-
-/// Whether all functions are there, and their use has been noted within the last hour.
-pub(super) async fn are_noted(conn: &mut PgConnection) -> Result<bool, Fault> {
-    Ok(state(conn).await?.0)
-}
-
-async fn state(conn: &mut PgConnection) -> Result<(bool, bool), Fault> {
-    Ok(query_as(STATE).bind(names()).fetch_one(conn).await?)
-}
-
-async fn note(conn: &mut PgConnection) -> Result<(), Fault> {
-    query(NOTE).bind(names()).execute(conn).await?;
-    Ok(())
-}
-
-/// Once an hour notes that the functions are in use. Drops those that nobody uses.
-pub(super) async fn clean(conn: &mut PgConnection) -> Result<(), Fault> {
-    let mut tx = conn.begin().await?;
-    match clean_in(&mut tx).await {
-        Ok(()) => Ok(tx.commit().await?),
-        // A user with fewer rights leaves them.
-        Err(fault) if fault.kind == FaultKind::Denied => Ok(tx.rollback().await?),
-        Err(fault) => Err(fault),
-    }
-}
-
-async fn clean_in(conn: &mut PgConnection) -> Result<(), Fault> {
-    let (is_noted, has_unused) = state(conn).await?;
-    if !is_noted {
-        let mut tx = begin(conn).await?;
-        note(&mut tx).await?;
-        tx.commit().await?;
-    }
-    if !has_unused {
-        return Ok(());
-    }
+async fn drop_unused(conn: &mut PgConnection) -> Result<(), Fault> {
     let mut tx = begin(conn).await?;
     let unused: Vec<String> = query_scalar(UNUSED).fetch_all(&mut *tx).await?;
     for name in &unused {
@@ -241,6 +221,13 @@ async fn clean_in(conn: &mut PgConnection) -> Result<(), Fault> {
         .execute(&mut *tx)
         .await?;
     Ok(tx.commit().await?)
+}
+
+/// In the schema of the tables.
+async fn begin(conn: &mut PgConnection) -> Result<sqlx::Transaction<'_, sqlx::Postgres>, Fault> {
+    let mut tx = conn.begin().await?;
+    query(IN_SCHEMA_OF_TABLES).execute(&mut *tx).await?;
+    Ok(tx)
 }
 
 #[cfg(test)]

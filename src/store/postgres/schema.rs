@@ -128,7 +128,7 @@ impl SchemaStore for PgConnection {
             .await?;
         let mut applied = migrate::run(&mut *tx, runner(), until).await?;
         if until == MigrateUntil::Now {
-            applied.extend(functions::keep(&mut tx, true).await?);
+            applied.extend(functions::install(&mut tx, true).await?);
         }
         tx.commit().await?;
         Ok(applied)

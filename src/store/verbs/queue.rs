@@ -27,9 +27,9 @@ use uuid::Uuid;
 use super::columns::read_columns;
 use super::fault::Fault;
 use super::quarantine::QuarantineStore;
-use super::row::LockRow;
+use super::row::{LockRow, damaged};
 use super::time::{micros, time};
-use crate::model::{Error, Kind, Name, SchemaError, WaiterInfo};
+use crate::model::{Error, Kind, Name, WaiterInfo};
 
 /// How long a waiter has to confirm a grant that was passed on to it.
 ///
@@ -354,12 +354,7 @@ pub(crate) struct WaiterRow {
 impl WaiterRow {
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<WaiterInfo, Error> {
-        let damaged = |what| {
-            Error::Schema(SchemaError::Corrupt {
-                name: String::from_utf8_lossy(&self.name).into_owned(),
-                what,
-            })
-        };
+        let damaged = |what| damaged("rowlock_waiter", &self.name, what);
         let name = Name::from_bytes(&self.name)
             .ok_or_else(|| damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"))?;
         let joined_at = time(self.joined_at)

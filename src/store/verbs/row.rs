@@ -175,11 +175,17 @@ impl LockRow {
     }
 
     fn damaged(&self, what: &'static str) -> Error {
-        Error::Schema(SchemaError::Corrupt {
-            name: String::from_utf8_lossy(&self.name).into_owned(),
-            what,
-        })
+        damaged("rowlock_lock", &self.name, what)
     }
+}
+
+/// The error for a row that cannot be read.
+pub(crate) fn damaged(table: &'static str, name: &[u8], what: &'static str) -> Error {
+    Error::Schema(SchemaError::Corrupt {
+        table,
+        name: String::from_utf8_lossy(name).into_owned(),
+        what,
+    })
 }
 
 const NO_CAPACITY: &str = "its capacity is out of range";
@@ -188,10 +194,7 @@ const NO_CAPACITY: &str = "its capacity is out of range";
 pub(crate) fn wrong_kind(name: Name, is: Option<Kind>, asked: Kind) -> Error {
     match is {
         Some(is) => Error::WrongKind { name, is, asked },
-        None => Error::Schema(SchemaError::Corrupt {
-            name: name.as_str().into(),
-            what: NO_CAPACITY,
-        }),
+        None => damaged("rowlock_lock", name.as_bytes(), NO_CAPACITY),
     }
 }
 

@@ -10,8 +10,9 @@ use uuid::Uuid;
 
 use super::columns::read_columns;
 use super::fault::Fault;
+use super::row::damaged;
 use super::time::{micros, time};
-use crate::model::{Error, Name, RunInfo, RunState, SchemaError};
+use crate::model::{Error, Name, RunInfo, RunState};
 
 /// How long a run is kept after its begin: longer than a year, for a yearly job.
 pub(crate) const KEPT: Duration = Duration::from_hours(400 * 24);
@@ -73,12 +74,7 @@ impl RunRow {
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<RunInfo, Error> {
         let (name, fence, holder, began_at, took, succeeded, message, is_live) = self.0;
-        let damaged = |what| {
-            Error::Schema(SchemaError::Corrupt {
-                name: String::from_utf8_lossy(&name).into_owned(),
-                what,
-            })
-        };
+        let damaged = |what| damaged("rowlock_run", &name, what);
         let state = match succeeded {
             Some(true) => RunState::Succeeded,
             Some(false) => RunState::Failed,

@@ -30,7 +30,8 @@ pub(crate) trait SchemaStore {
     async fn check_tables(&mut self) -> Result<bool, Fault>;
 
     /// Notes that this client uses the functions of its release, and makes those that are missing if it may. Returns
-    /// the names of the missing ones. Only for PostgreSQL: the other engines have no functions.
+    /// the names of the missing ones. Drops those that no client uses. Only for PostgreSQL: the other engines have no
+    /// functions.
     async fn keep_functions(&mut self, makes: bool) -> Result<Vec<String>, Fault> {
         let _ = makes;
         Ok(Vec::new())

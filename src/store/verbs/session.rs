@@ -19,8 +19,9 @@ use uuid::Uuid;
 
 use super::columns::read_columns;
 use super::fault::Fault;
+use super::row::damaged;
 use super::time::{micros, time};
-use crate::model::{Error, Name, SchemaError, SessionInfo};
+use crate::model::{Error, Name, SessionInfo};
 
 /// The verbs for sessions.
 #[async_trait]
@@ -127,10 +128,8 @@ impl SessionRow {
     pub(crate) fn info(self) -> Result<SessionInfo, Error> {
         let (Some(opened_at), Some(expires_at)) = (time(self.opened_at), time(self.expires_at))
         else {
-            return Err(Error::Schema(SchemaError::Corrupt {
-                name: self.id.to_string(),
-                what: "a time of this session is out of range",
-            }));
+            let (id, what) = (self.id.to_string(), "a time of it is out of range");
+            return Err(damaged("rowlock_session", id.as_bytes(), what));
         };
         Ok(SessionInfo {
             id: self.id,
@@ -162,6 +161,7 @@ read_columns! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::SchemaError;
 
     #[test]
     fn a_session_with_a_time_out_of_range_is_an_error() {

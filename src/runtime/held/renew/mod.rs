@@ -216,7 +216,10 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
         if next.is_none_or(|at| !at.has_passed()) {
             // Connect before the first renewal needs it.
             if next.is_some() {
-                let _ = login(&mut link, bound, &mut slow).await;
+                select! {
+                    _ = login(&mut link, bound, &mut slow) => {}
+                    () = shared.renew.notified() => continue,
+                }
             }
             pause(next, &shared.renew).await;
             continue;

@@ -255,14 +255,16 @@ impl Schedule {
             .chain(self.ready.range(..in_time));
         // After a failure, those first that may be in the largest chunk: they have failed less often.
         let largest = |id: &Uuid| self.entries[id].largest;
-        let widest = self.ready.iter().map(|(_, id)| largest(id)).max();
-        let widest = widest.filter(|_| self.has_failed);
+        let has_failed = std::mem::take(&mut self.has_failed);
+        let failed = self.ready.iter().filter(|_| has_failed);
+        let widest = failed.map(|(_, id)| largest(id)).max();
         let in_order = in_order.filter(|(_, id)| widest.is_none_or(|widest| largest(id) == widest));
         let picked: Vec<Uuid> = in_order.take(self.pace.size()).map(|(_, id)| *id).collect();
-        self.has_failed = false;
-        // A server that is too slow for the shortest TTL gets more time, for the others.
-        let bound = self.bound().max(self.pace.slow()).min(MAX_BOUND);
         let kept = self.take(now, picked);
+        // A server that is too slow for the shortest TTL gets more time; but a lease has time for another try.
+        let left = kept.iter().map(|kept| kept.status().deadline - now);
+        let most = left.min().map_or(MAX_BOUND, |left| left * 2 / 3);
+        let bound = self.bound().max(self.pace.slow().min(most)).min(MAX_BOUND);
         Chunk { kept, bound }
     }
 
