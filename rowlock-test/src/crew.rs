@@ -141,6 +141,8 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     pub fn kill(&mut self, slot: usize) -> u32 {
         self.kills += 1;
         let child = &mut self.workers[slot].child;
+        let ended = child.try_wait().unwrap();
+        assert!(ended.is_none(), "a process has ended by itself: {ended:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         child.id()

@@ -1,4 +1,4 @@
-//! 4 processes with 4 tasks each, which run the same keys again and again; every ~100 ms one process is killed with
+//! 4 processes with 4 tasks each, which run the same keys again and again; every ~200 ms one process is killed with
 //! SIGKILL, or paused with SIGSTOP for up to 3 s. The sessions of the application have the settings that once lost an
 //! outcome: see [`Session`]. `ROWLOCK_FAULT_SECONDS` is how long.
 //!
@@ -8,6 +8,7 @@
 mod judge;
 mod worker;
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use rowlock::{Begun, Engine, Rowlock};
@@ -17,13 +18,16 @@ use crate::campaign::seconds;
 use crate::pace::Pace;
 use crate::role::{Part, Role};
 pub(crate) use judge::the_judge_sees_violations;
-use judge::{Verdict, judge};
+use judge::{Effect, Event, Verdict, judge};
 pub(crate) use worker::work;
 
 const SCOPE: &str = "effects";
 const PROCESSES: usize = 4;
-const LEASE: Duration = Duration::from_secs(1);
+/// Shorter than most pauses. (A paused process may be killed before its pause ends.)
+const LEASE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(3);
+/// Far more than a key has.
+const ATTEMPTS: u32 = 1_000;
 /// More effects, more replays and more refusals than these prove something.
 const LEAST: usize = 10;
 
@@ -50,7 +54,7 @@ impl Session {
 pub(crate) async fn run(engine: Engine) {
     let session = Session::worst_of(engine);
     let db = Db::new(engine).await;
-    db.execute("CREATE TABLE effect (record BIGINT NOT NULL, token BIGINT NOT NULL)")
+    db.execute("CREATE TABLE effect (record BIGINT NOT NULL, token BIGINT NOT NULL, attempt BIGINT NOT NULL)")
         .await;
     if session == Session::Tenant {
         db.execute("CREATE SCHEMA tenant").await;
@@ -65,7 +69,7 @@ pub(crate) async fn run(engine: Engine) {
     let mut crew = Crew::start(std::iter::repeat_n(role.clone(), PROCESSES));
     let (mut events, mut counts) = (Vec::new(), Verdict::default());
     let until = Instant::now() + Duration::from_secs(seconds());
-    let mut pace = Pace::new(60..140, 1);
+    let mut pace = Pace::new(120..280, 1);
     while Instant::now() < until
         || !is_enough(counts, session) && Instant::now() < until + patience()
     {
@@ -85,21 +89,22 @@ pub(crate) async fn run(engine: Engine) {
     let (kills, pauses) = (crew.kills, crew.pauses);
     events.extend(crew.end());
 
-    let all = "SELECT record, token FROM effect";
-    let effects: Vec<(i64, i64)> = on_app!(&db.app, pool => {
+    let all = "SELECT record, token, attempt FROM effect";
+    let effects: Vec<Effect> = on_app!(&db.app, pool => {
         sqlx::query_as(all).fetch_all(pool).await.unwrap()
     });
     let verdict = judge(&effects, &events).unwrap_or_else(|flaw| panic!("{engine}: {flaw}"));
     assert!(is_enough(verdict, session), "{verdict:?}");
-    every_outcome_is_kept(&db, &effects).await;
+    every_outcome_is_kept(&db, &effects, &events).await;
     println!(
         "effects {engine} ({session:?}): {} s, {kills} kills, {pauses} pauses; {} keys with one effect each, none with two; \
-         {} told as new, {} replays, {} refused",
+         {} told as new, {} replays, {} refused, {} late attempts",
         seconds(),
         effects.len(),
         verdict.news,
         verdict.replays,
         verdict.refused,
+        verdict.late,
     );
     db.remove().await;
 }
@@ -107,17 +112,33 @@ pub(crate) async fn run(engine: Engine) {
 fn is_enough(counts: Verdict, session: Session) -> bool {
     counts.news > LEAST
         && counts.replays > LEAST
+        && counts.late > 0
         && (session != Session::Tenant || counts.refused > LEAST)
 }
 
-/// A client that has seen no key is told the outcome of each effect.
-async fn every_outcome_is_kept(db: &Db, effects: &[(i64, i64)]) {
-    let idempotency = db.rowlock().await.idempotency();
-    for (record, token) in effects {
-        let key = record.to_string();
-        match idempotency.begin(SCOPE, &key, request()).await.unwrap() {
-            Begun::Replay(kept) => assert_eq!(kept.parse_json::<i64>().unwrap(), *token, "{key}"),
-            other => panic!("{key}: its outcome is lost: {other:?}"),
+/// A client that has seen no key is told the outcome of each effect; and no key without an effect is stuck.
+async fn every_outcome_is_kept(db: &Db, effects: &[Effect], events: &[Event]) {
+    let rowlock = db.rowlock().await;
+    let idempotency = rowlock.idempotency().max_attempts(ATTEMPTS).wait(LEASE * 2);
+    let begun = events.iter().filter_map(|event| match event {
+        Event::Begun { record, .. } => Some(*record),
+        _ => None,
+    });
+    let tokens: HashMap<i64, i64> = effects
+        .iter()
+        .map(|(record, token, _)| (*record, *token))
+        .collect();
+    let records: BTreeSet<i64> = tokens.keys().copied().chain(begun).collect();
+    for record in records {
+        let begun = idempotency
+            .begin(SCOPE, &record.to_string(), request())
+            .await;
+        match (begun.unwrap(), tokens.get(&record)) {
+            (Begun::Replay(kept), Some(token)) => {
+                assert_eq!(kept.parse_json::<i64>().unwrap(), *token, "{record}");
+            }
+            (Begun::New(_), None) => {}
+            (other, token) => panic!("{record}: its effect is {token:?}, and it is {other:?}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A process: runs keys that the others run, too, in one transaction or in an attempt of its own, and tells what came
 //! of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -11,8 +11,8 @@ use rowlock_test::{App, on_app, request, tell};
 use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;
 
-use super::judge::Event;
-use super::{SCOPE, Session};
+use super::judge::{Effect, Event};
+use super::{ATTEMPTS, LEASE, SCOPE, Session};
 use crate::history::now;
 use crate::role::Role;
 
@@ -64,7 +64,7 @@ pub(crate) async fn work(role: &Role, session: Session) {
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
         let app = app.clone();
-        let idempotency = rowlock.idempotency().lease(role.ttl).max_attempts(1_000);
+        let idempotency = rowlock.idempotency().lease(role.ttl).max_attempts(ATTEMPTS);
         tasks.spawn(async move {
             loop {
                 one(&idempotency, &app, session).await;
@@ -87,14 +87,11 @@ fn record() -> i64 {
 async fn one(idempotency: &Idempotency, app: &App, session: Session) {
     let (record, token) = (record(), rand::rng().random_range(0..i64::MAX));
     let (interference, is_refused) = session.interfere();
-    let effect = format!("INSERT INTO effect VALUES ({record}, {token})");
-    let statements = [interference, effect];
-    let key = record.to_string();
-    let run = (key.as_str(), token);
+    let began = Instant::now();
     let ran = if rand::rng().random_bool(0.5) {
-        in_one_transaction(idempotency, app, run, &statements).await
+        in_one_transaction(idempotency, app, (record, token), &interference).await
     } else {
-        in_an_attempt(idempotency, app, run, &statements).await
+        in_an_attempt(idempotency, app, (record, token), &interference).await
     };
     match ran {
         Ok(Begun::New(_)) => {
@@ -110,22 +107,41 @@ async fn one(idempotency: &Idempotency, app: &App, session: Session) {
         Err(Error::Transaction(TransactionError::WrongDatabase { .. })) if is_refused => {
             tell(Event::Refused { record, token });
         }
-        Err(error @ Error::Superseded { .. }) => drop(error),
-        // Also when the commit is unknown: the next run of the key finds out.
-        Err(error) if error.is_transient() => eprintln!("worker: {error}"),
+        Err(Error::Superseded { .. }) => {
+            // This clock goes on while the process is stopped.
+            assert!(
+                began.elapsed() > LEASE / 2,
+                "{record}: an attempt that lives was replaced"
+            );
+            tell(Event::Late { record, token });
+        }
+        // The next run of the key finds out.
+        Err(error @ Error::CommitUnknown { .. }) => eprintln!("worker: {error}"),
+        Err(error) if error.is_transient() || error.is_retryable() => eprintln!("worker: {error}"),
         Err(error) => panic!("{record}: {error}"),
     }
+}
+
+/// What the transaction of a run sends.
+fn work_of((record, token, attempt): Effect, interference: &str) -> [String; 2] {
+    let effect = format!("INSERT INTO effect VALUES ({record}, {token}, {attempt})");
+    [interference.to_owned(), effect]
 }
 
 /// The claim, the effect and the outcome commit together.
 async fn in_one_transaction(
     idempotency: &Idempotency,
     app: &App,
-    (key, token): (&str, i64),
-    statements: &[String; 2],
+    (record, token): (i64, i64),
+    interference: &str,
 ) -> Result<Begun<Outcome>, Error> {
+    let (key, statements) = (
+        record.to_string(),
+        work_of((record, token, 0), interference),
+    );
+    let statements = &statements;
     on_app!(app, pool => {
-        idempotency.run_in_tx(pool, SCOPE, key, request(), |mut tx| async move {
+        idempotency.run_in_tx(pool, SCOPE, &*key, request(), |mut tx| async move {
             for sql in statements {
                 sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut **tx).await?;
             }
@@ -138,15 +154,24 @@ async fn in_one_transaction(
 async fn in_an_attempt(
     idempotency: &Idempotency,
     app: &App,
-    (key, token): (&str, i64),
-    statements: &[String; 2],
+    (record, token): (i64, i64),
+    interference: &str,
 ) -> Result<Begun<Outcome>, Error> {
-    let guard = match idempotency.begin(SCOPE, key, request()).await? {
+    let guard = match idempotency
+        .begin(SCOPE, &record.to_string(), request())
+        .await?
+    {
         Begun::New(guard) => guard,
         Begun::Replay(kept) => return Ok(Begun::Replay(kept)),
         Begun::InFlight(other) => return Ok(Begun::InFlight(other)),
-        other => panic!("{key}: {other:?}"),
+        other => panic!("{record}: {other:?}"),
     };
+    let attempt = guard.attempt();
+    tell(Event::Begun { record, attempt });
+    // Work outside of the transaction: pauses and kills meet an attempt.
+    let work = Duration::from_millis(rand::rng().random_range(0..200));
+    tokio::time::sleep(work).await;
+    let statements = &work_of((record, token, attempt), interference);
     let (guard, outcome) = (&guard, &Outcome::json(&token)?);
     let done: Result<(), Error> = on_app!(app, pool => {
         idempotency.retry_policy().run(pool, |mut tx| async move {
