@@ -3,7 +3,7 @@
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use rowlock::{Engine, Rowlock};
+use rowlock::{Engine, Held, Rowlock};
 use rowlock_test::{Db, Mode, eventually, patience, take, through_proxy};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -84,7 +84,7 @@ async fn a_forced_release_whose_answer_is_lost_says_what_it_has_freed() {
         let first = rowlock.admin().force_release("s").await.unwrap();
         assert!(first.is_some(), "{engine}");
         // This client's guards know at once.
-        assert!(!held.iter().any(|held| held.is_held()), "{engine}");
+        assert!(!held.iter().any(Held::is_held), "{engine}");
         assert!(rowlock.admin().holders("s").await.unwrap().is_empty());
         db.remove().await;
     }

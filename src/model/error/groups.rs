@@ -145,6 +145,17 @@ pub enum SchemaError {
     },
 }
 
+impl super::Error {
+    /// The row of `name` in `table` cannot be read.
+    pub(crate) fn damaged(table: &'static str, name: &[u8], what: &'static str) -> Self {
+        Self::Schema(SchemaError::Corrupt {
+            table,
+            name: String::from_utf8_lossy(name).into_owned(),
+            what,
+        })
+    }
+}
+
 impl From<SchemaError> for super::Error {
     fn from(error: SchemaError) -> Self {
         Self::Schema(error)

@@ -115,7 +115,8 @@ pub enum Error {
     Transaction(TransactionError),
     /// Another transaction or lease was faster, or the transaction must make way for another one: a deadlock, a
     /// serialization failure, a lock wait that timed out, a lease that it would keep from being renewed. Roll back and
-    /// try again, as [`Retry`](crate::Retry) does.
+    /// try again, as [`Retry`](crate::Retry) does. If that fails, too, answer a request with 503, not with 409: an
+    /// idempotency layer keeps a 409 and replays it.
     Conflict {
         /// What happened to which lock, record or row of the application.
         what: String,

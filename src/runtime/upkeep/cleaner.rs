@@ -118,7 +118,7 @@ pub(crate) async fn run(mut link: Link, shared: &CleanerState, plan: CleanPlan, 
             }
             continue;
         }
-        let is_note = note_at.is_some_and(|at| at.has_passed());
+        let is_note = note_at.is_some_and(Moment::has_passed);
         let work = async {
             if is_note {
                 keep_functions(&mut link, plan.migrates, target).await

@@ -12,7 +12,7 @@ use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
 use crate::store::verbs::Store;
 use crate::store::verbs::lock_row::RowAction;
-use crate::store::verbs::row::{LockRow, damaged};
+use crate::store::verbs::row::LockRow;
 
 /// How many names a client remembers to have rows.
 const MAX_ROWS: usize = 10_000;
@@ -121,7 +121,7 @@ impl KnownRows {
     async fn made_row(&self, name: &Name, row: Row) -> Result<RowView, Error> {
         let Some(row) = self.lanes.heard(row).await? else {
             let what = "another session removes it as soon as it is made";
-            return Err(damaged("rowlock_lock", name.as_bytes(), what));
+            return Err(Error::damaged("rowlock_lock", name.as_bytes(), what));
         };
         let seen = RowView::of(row)?;
         self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();

@@ -17,8 +17,8 @@
 //!
 //! A function is installed by its content. Its name in the database ends in a hash of its text, with the names of the
 //! functions that it calls: two releases of rowlock can run side by side, each with functions of its own. Every client
-//! notes in `rowlock_function` that it uses its functions, when it connects and later once an hour, and drops those that
-//! nobody has noted for a day.
+//! notes in `rowlock_function` that it uses its functions, when it connects and later once an hour, and drops those
+//! that nobody has noted for a day.
 //!
 //! # Failure
 //!

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::columns::read_columns;
 use super::fault::Fault;
 use super::quarantine::QuarantineStore;
-use super::row::{LockRow, damaged};
+use super::row::LockRow;
 use super::time::{micros, time};
 use crate::model::{Error, Kind, Name, WaiterInfo};
 
@@ -354,7 +354,7 @@ pub(crate) struct WaiterRow {
 impl WaiterRow {
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<WaiterInfo, Error> {
-        let damaged = |what| damaged("rowlock_waiter", &self.name, what);
+        let damaged = |what| Error::damaged("rowlock_waiter", &self.name, what);
         let name = Name::from_bytes(&self.name)
             .ok_or_else(|| damaged("its name is not 1 to 255 bytes of UTF-8 without NUL"))?;
         let joined_at = time(self.joined_at)

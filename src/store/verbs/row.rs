@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::session::LeftBehind;
 use super::time::{micros, time};
-use crate::model::{Error, Kind, LockInfo, Mode, Name, SchemaError};
+use crate::model::{Error, Kind, LockInfo, Mode, Name};
 
 /// The columns of a row, unchecked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,17 +175,8 @@ impl LockRow {
     }
 
     fn damaged(&self, what: &'static str) -> Error {
-        damaged("rowlock_lock", &self.name, what)
+        Error::damaged("rowlock_lock", &self.name, what)
     }
-}
-
-/// The error for a row that cannot be read.
-pub(crate) fn damaged(table: &'static str, name: &[u8], what: &'static str) -> Error {
-    Error::Schema(SchemaError::Corrupt {
-        table,
-        name: String::from_utf8_lossy(name).into_owned(),
-        what,
-    })
 }
 
 const NO_CAPACITY: &str = "its capacity is out of range";
@@ -194,7 +185,7 @@ const NO_CAPACITY: &str = "its capacity is out of range";
 pub(crate) fn wrong_kind(name: Name, is: Option<Kind>, asked: Kind) -> Error {
     match is {
         Some(is) => Error::WrongKind { name, is, asked },
-        None => damaged("rowlock_lock", name.as_bytes(), NO_CAPACITY),
+        None => Error::damaged("rowlock_lock", name.as_bytes(), NO_CAPACITY),
     }
 }
 
@@ -203,6 +194,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::model::SchemaError;
 
     fn row() -> LockRow {
         LockRow {

@@ -10,7 +10,6 @@ use uuid::Uuid;
 
 use super::columns::read_columns;
 use super::fault::Fault;
-use super::row::damaged;
 use super::time::{micros, time};
 use crate::model::{Error, Name, RunInfo, RunState};
 
@@ -74,7 +73,7 @@ impl RunRow {
     /// The row as callers see it.
     pub(crate) fn info(self) -> Result<RunInfo, Error> {
         let (name, fence, holder, began_at, took, succeeded, message, is_live) = self.0;
-        let damaged = |what| damaged("rowlock_run", &name, what);
+        let damaged = |what| Error::damaged("rowlock_run", &name, what);
         let state = match succeeded {
             Some(true) => RunState::Succeeded,
             Some(false) => RunState::Failed,

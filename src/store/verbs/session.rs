@@ -19,7 +19,6 @@ use uuid::Uuid;
 
 use super::columns::read_columns;
 use super::fault::Fault;
-use super::row::damaged;
 use super::time::{micros, time};
 use crate::model::{Error, Name, SessionInfo};
 
@@ -129,7 +128,7 @@ impl SessionRow {
         let (Some(opened_at), Some(expires_at)) = (time(self.opened_at), time(self.expires_at))
         else {
             let (id, what) = (self.id.to_string(), "a time of it is out of range");
-            return Err(damaged("rowlock_session", id.as_bytes(), what));
+            return Err(Error::damaged("rowlock_session", id.as_bytes(), what));
         };
         Ok(SessionInfo {
             id: self.id,

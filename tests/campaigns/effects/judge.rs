@@ -81,8 +81,8 @@ impl Verdict {
 }
 
 /// Checks that no key has two effects, that every outcome that was told is that of the effect, that no refused or late
-/// run had one, and that no attempt had one after the next one had begun. (A killed process may have had an effect that
-/// it did not tell.)
+/// run had one, and that no attempt had one after the next one had begun. (A killed process may have had an effect
+/// that it did not tell.)
 pub(super) fn judge(effects: &[Effect], events: &[Event]) -> Result<Verdict, String> {
     let mut of_record = HashMap::new();
     for (record, token, _) in effects {

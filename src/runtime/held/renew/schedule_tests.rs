@@ -305,27 +305,6 @@ fn a_statement_gets_more_time_where_the_server_is_too_slow_for_the_shortest_leas
     assert_eq!(it.chunk(now).bound, MAX_BOUND);
 }
 
-/// Two connections in a row hang, as in a failover behind a balancer.
-#[test]
-fn a_statement_that_hung_costs_no_lease_its_last_try() {
-    let start = Moment::now();
-    let (mut it, all) = crowd(1, secs(6), start);
-    let mut now = it.next(start).unwrap();
-    for _ in 0..2 {
-        let chunk = it.chunk(now);
-        assert_eq!(ids(&chunk.kept), ids(&all));
-        now = now + chunk.bound;
-        it.took(chunk.bound, 1);
-        it.fail(now, &chunk.kept);
-        now = now + millis(10);
-    }
-    assert_eq!(ids(&it.chunk(now).kept), ids(&all), "the third try");
-    // A lease of 1 s that comes then is not sent with the bound of a lease of 6 s.
-    it.keep(now, lease(secs(1), now));
-    let now = now + millis(300);
-    assert!(it.chunk(now).bound < millis(500));
-}
-
 #[test]
 fn a_chunk_goes_into_one_request() {
     let start = Moment::now();
