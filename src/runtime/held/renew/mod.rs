@@ -27,6 +27,7 @@ mod schedule;
 mod send;
 mod tally;
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -216,9 +217,15 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
         if next.is_none_or(|at| !at.has_passed()) {
             // Connect before the first renewal needs it.
             if next.is_some() {
+                let mut login = pin!(login(&mut link, bound, &mut slow));
                 select! {
-                    _ = login(&mut link, bound, &mut slow) => {}
-                    () = shared.renew.notified() => continue,
+                    _ = &mut login => {}
+                    () = shared.renew.notified() => {
+                        // A shorter TTL, or the end. (A login that is cut off leaves a SQLite file with its log.)
+                        let bound = shared.state().schedule.bound().max(MIN_LOGIN);
+                        _ = timeout(bound, login).await;
+                        continue;
+                    }
                 }
             }
             pause(next, &shared.renew).await;

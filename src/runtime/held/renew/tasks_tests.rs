@@ -134,6 +134,23 @@ async fn the_connection_is_made_before_the_first_renewal_is_due() {
 }
 
 #[tokio::test]
+async fn a_login_under_way_at_the_end_leaves_no_log_beside_the_file() {
+    for _ in 0..50 {
+        let house = House::new().await;
+        let ttl = Duration::from_hours(1);
+        let name = Name::new("a").unwrap();
+        let fresh = grant(name, Uuid::new_v4(), 1, ttl, Moment::now() + ttl * 5 / 6);
+        house.keep(Renewable::Lease(fresh));
+        let end = async {
+            house.shared.state().closed = true;
+            house.shared.renew.notify_one();
+        };
+        tokio::join!(renew(house.link(), &house.shared, "here"), end);
+        assert!(!house.dir.path().join("a.db-wal").exists());
+    }
+}
+
+#[tokio::test]
 async fn what_was_not_sent_because_the_connection_is_gone_is_due_again() {
     let house = House::new().await;
     let lease = house.lease("a", Duration::from_mins(5)).await;
