@@ -151,7 +151,7 @@ join() { # prints what they said, and fails if they could not run
 
 began=$(now)
 if [ $quick = 1 ]; then
-  cargo test --workspace --locked --no-run --lib --test tidy --test contract --test campaigns --test fault --test http
+  cargo test --workspace --locked --no-run --lib --test tidy --test first_hour --test contract --test campaigns --test fault --test http
 else
   cargo test --workspace --locked --no-run
 fi
@@ -164,6 +164,7 @@ if [ $quick = 1 ]; then
   # shellcheck disable=SC2046 # a list of words
   group "contract, postgres" --test contract -- $(printf '%s::postgres:: ' exclusion fence pin queue queue_ends \
     queue_races attempts complete_in idempotency record_states run_in_tx sessions)
+  group first_hour --test first_hour
   group judges --test campaigns --test fault -- judge_
   group http --test http
 else
@@ -173,6 +174,7 @@ else
   for engine in sqlite postgres mariadb mysql; do
     group "contract, $engine" --test contract -- $engine::
   done
+  group first_hour --test first_hour
   group dialect --test dialect
   group settings --test settings
   group http --test http --test actix --test metrics

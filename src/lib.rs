@@ -14,7 +14,7 @@
 //!     // rowlock drops this work when the lease is lost; send `held.fence()` with every write
 //! })
 //! .await?;
-//! let _ = held.release().await?;
+//! held.release().await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -35,7 +35,7 @@
 //! - [`Owner`] can enter again a lock that it holds. For owners with [names](Owner::named) rowlock finds deadlocks, in
 //!   whatever processes they are.
 //! - [`Rowlock::admin`] shows an operator who holds what and who waits for it, releases by force, cleans.
-//! - [`Idempotency`] makes an effect happen once for a key: in one transaction
+//! - [`Idempotency`] makes an effect happen once for a key ([`Scope::key`]): in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
 //! - The attribute `#[locked]` makes a function hold a lock while it runs, and `#[idempotent]` makes a call take
@@ -46,7 +46,7 @@
 //! - [`Admin::quarantine`] keeps a database that may have forgotten its last commits from granting names again.
 //! - The crate [`rowlock-http`](https://docs.rs/rowlock-http) has a layer for the `Idempotency-Key` header, for axum
 //!   and tower. To write your own layer, see [`layer`].
-//! - [`Error`] says what went wrong and what to do next. Contention is not an error.
+//! - [`Error`] says what went wrong and what to do next.
 //!
 //! # Features
 //!
@@ -79,6 +79,10 @@
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../docs/MODES.md")]
+mod modes {}
 
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../docs/COOKBOOK.md")]
@@ -121,14 +125,14 @@ pub use idempotency::{
 };
 pub use lock::{
     Advance, Held, InTx, Lock, LockInTx, Locked, MultiHeld, MultiLock, Owner, RwHeld, RwLock,
-    Semaphore, TryAcquire, TryLock, Version, one_changed,
+    Semaphore, Version, one_changed,
 };
 pub use model::{
     Blocked, Busy, Cause, ConnectError, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
-    FingerprintPieces, FormToken, InvalidError, Kind, LockInfo, Loss, Mode, Name, Outcome,
-    RecordError, RecordKey, ReleaseOutcome, RunInfo, RunState, SchemaError, SessionInfo, Subject,
+    FingerprintPieces, FormToken, InvalidError, Key, Kind, LockInfo, Loss, Mode, Name, Outcome,
+    RecordError, RecordKey, RunInfo, RunState, SchemaError, Scope, SessionInfo, Subject,
     TransactionError, Unfinished, WaiterInfo,
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};
-pub use transaction::{Pool, PoolTx, Retry, RetryTx, Retryable, Transaction, is_retryable};
+pub use transaction::{Pool, Retry, RetryTx, Retryable, Transaction, is_retryable};

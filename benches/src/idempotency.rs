@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use figures::{median, table};
-use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, Outcome, Retry, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, Outcome, Retry, Rowlock, Scope};
 use servers::Server;
 use shop::{Shop, on_shop};
 use sqlx::AssertSqlSafe;
@@ -81,9 +81,9 @@ macro_rules! pay {
         sqlx::query(payment)
             .bind(number.to_string())
             .bind(account)
-            .execute(&mut **$tx)
+            .execute(&mut *$tx)
             .await?;
-        sqlx::query(debit).bind(account).execute(&mut **$tx).await?;
+        sqlx::query(debit).bind(account).execute(&mut *$tx).await?;
     }};
 }
 
@@ -129,7 +129,7 @@ impl Bench {
             Kind::Guarded => {
                 let (key, request) = (number.to_string(), request());
                 let begun: Begun<Outcome> = on_shop!(&self.shop, pool => {
-                    self.idempotency.run_in_tx(pool, "bench", &key, &request, |mut tx| async move {
+                    self.idempotency.run_in_tx(pool, Scope("bench").key(&key), &request, |mut tx| async move {
                         pay!(engine, tx, number);
                         Ok::<_, Error>(outcome())
                     }).await?
@@ -139,7 +139,10 @@ impl Bench {
             }
             Kind::Replay => {
                 let key = format!("known {}", number % KNOWN);
-                let begun = self.idempotency.begin("bench", key, &request()).await?;
+                let begun = self
+                    .idempotency
+                    .begin(Scope("bench").key(key), &request())
+                    .await?;
                 assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
                 Ok(())
             }
@@ -271,7 +274,11 @@ async fn measure(
     };
     for known in 0..KNOWN {
         let (key, request) = (format!("known {known}"), request());
-        let Begun::New(guard) = bench.idempotency.begin("bench", key, &request).await? else {
+        let Begun::New(guard) = bench
+            .idempotency
+            .begin(Scope("bench").key(key), &request)
+            .await?
+        else {
             return Err("not new".into());
         };
         guard.complete(&outcome()).await?;

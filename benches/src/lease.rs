@@ -127,7 +127,7 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
             lap(2);
             let held = lock.acquire().await?;
             lap(3);
-            let _ = held.release().await?;
+            held.release().await?;
             lap(4);
             drop(held);
         }
@@ -214,7 +214,7 @@ async fn rowlock_pairs(server: &Server, tasks: usize, span: Duration) -> Result<
             let mut count = 0_u32;
             while Instant::now() < until {
                 let held = lock.acquire().await?;
-                let _ = held.release().await?;
+                held.release().await?;
                 count += 1;
             }
             Ok(count)

@@ -72,7 +72,7 @@ impl Shop {
 
     async fn pinned(&self, held: &Held) -> Result<(), Error> {
         on_shop!(self, pool => RETRY.run(pool, |mut tx| async move {
-            sqlx::query(UPDATE).execute(&mut **tx).await?;
+            sqlx::query(UPDATE).execute(&mut *tx).await?;
             held.pin(&mut tx).await
         }).await)
     }
@@ -80,7 +80,7 @@ impl Shop {
     async fn pessimistic(&self, rowlock: &Rowlock, name: &str) -> Result<(), Error> {
         on_shop!(self, pool => RETRY.run(pool, |mut tx| async move {
             rowlock.in_tx(&mut tx).lock(name).acquire().await?;
-            sqlx::query(UPDATE).execute(&mut **tx).await?;
+            sqlx::query(UPDATE).execute(&mut *tx).await?;
             Ok::<_, Error>(())
         }).await)
     }
@@ -100,11 +100,11 @@ impl Shop {
                     return Err(rowlock::one_changed(0).unwrap_err());
                 }
                 let held = rowlock.lock("optimistic").acquire().await?;
-                let _ = held.release().await?;
+                held.release().await?;
                 them.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1 = started.elapsed();
                 seen = seen.clone();
             }
-            sqlx::query(UPDATE).execute(&mut **tx).await?;
+            sqlx::query(UPDATE).execute(&mut *tx).await?;
             rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen).map(drop)
         }).await)?;
         Ok(others
@@ -172,7 +172,7 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
             }
         }
     }
-    let _ = held.release().await?;
+    held.release().await?;
     let [bare, pinned, pessimistic, optimistic] = figures.map(median);
     let mut row = vec![server.engine.name().to_owned(), format!("{bare:.0}")];
     for ours in [pinned, pessimistic, optimistic] {

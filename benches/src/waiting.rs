@@ -132,7 +132,7 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
         bare.run("SELECT 1").await?;
         trips.push(micros(began.elapsed(), 1));
         let released = Instant::now();
-        let _ = held.release().await?;
+        held.release().await?;
         let (next, at) = next.await??;
         if round > WARM_UP {
             wakes.push(micros(at.saturating_duration_since(released), 1));

@@ -10,6 +10,7 @@ use crate::reset::Reset;
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
 use rowlock::{
     Cleaned, Error, Idempotency, Outcome, RecordError, RecordKey, RecordState, Resolution, Rowlock,
+    Scope,
 };
 
 #[derive(Debug, Subcommand)]
@@ -142,7 +143,8 @@ impl Command {
                 } else {
                     Resolution::NotHappened
                 };
-                let decided = idempotency.resolve(record.scope(), record.key(), resolution);
+                let decided =
+                    idempotency.resolve(Scope(record.scope()).key(record.key()), resolution);
                 decided.await?;
                 let what = if happened {
                     "goes on after the step"
@@ -167,8 +169,12 @@ fn result_of(json: &str) -> Result<Outcome, Failure> {
 
 async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Result<u8, Failure> {
     let record = of.record()?;
-    let found = idempotency.inspect(record.scope(), record.key()).await?;
-    let steps = idempotency.steps(record.scope(), record.key()).await?;
+    let found = idempotency
+        .inspect(Scope(record.scope()).key(record.key()))
+        .await?;
+    let steps = idempotency
+        .steps(Scope(record.scope()).key(record.key()))
+        .await?;
     let code = if found.is_some() { 0 } else { ABSENT };
     match found {
         _ if json => show::print_json(&found.map(|info| whole(&info, &steps)))?,

@@ -62,8 +62,17 @@ impl Leash {
             return ExitCode::from(crate::USAGE);
         };
         let error = Command::new(program).args(arguments).exec();
-        crate::out::tell(format_args!("cannot run {}: {error}", program.display()));
         let missing = error.kind() == std::io::ErrorKind::NotFound;
+        let is_line = missing && arguments.is_empty() && program.to_string_lossy().contains(' ');
+        let hint = if is_line {
+            "; for a line of the shell, write -- sh -c '…'"
+        } else {
+            ""
+        };
+        crate::out::tell(format_args!(
+            "cannot run {}: {error}{hint}",
+            program.display()
+        ));
         ExitCode::from(if missing { NOT_FOUND } else { NOT_RUNNABLE })
     }
 }

@@ -49,6 +49,7 @@ const FAILED: u8 = 70;
 const AFTER_HELP: &str = "\
 Examples:
   rowlock run nightly-report -- ./report.sh         wait for the lock, then run
+  rowlock run nightly-report -- sh -c './report.sh | mail -s report ops'
   rowlock run backup --no-wait -- ./backup.sh       run only if the lock is free
   rowlock run billing --ttl 10s --wait 1m -- ./bill --month 11
   rowlock ls
@@ -85,8 +86,12 @@ writes. Percent-encode special characters in a password.";
 
 #[derive(Debug, Parser)]
 #[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
-    after_help = AFTER_HELP, propagate_version = true)]
+    after_help = AFTER_HELP, disable_version_flag = true)]
 struct Arguments {
+    /// Print the version.
+    #[arg(short = 'V', short_alias = 'v', long, global = true, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+
     /// The database [default: sqlite:rowlock.db, a file in the working directory].
     #[arg(long, global = true, env = database::VARIABLE, hide_env_values = true, value_name = "URL")]
     url: Option<String>,

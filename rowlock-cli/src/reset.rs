@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 use clap::Args;
-use rowlock::{Error, Idempotency, RecordError, RecordState};
+use rowlock::{Error, Idempotency, RecordError, RecordState, Scope};
 
 use crate::Failure;
 use crate::out::{say, tell};
@@ -61,7 +61,9 @@ impl Reset {
     pub(crate) async fn execute(&self, idempotency: &Idempotency) -> Result<(), Failure> {
         if let (Some(scope), Some(key)) = (&self.scope, &self.key) {
             let record = record(scope, key, self.hex)?;
-            idempotency.reset(record.scope(), record.key()).await?;
+            idempotency
+                .reset(Scope(record.scope()).key(record.key()))
+                .await?;
             return say!("reset {record}: the next request runs it");
         }
         let only = self.only.as_ref();
@@ -74,7 +76,10 @@ impl Reset {
         let mut count = 0;
         for info in found.iter().filter(|info| is_wanted(info.attempted_at)) {
             let record = &info.record;
-            match idempotency.reset(record.scope(), record.key()).await {
+            match idempotency
+                .reset(Scope(record.scope()).key(record.key()))
+                .await
+            {
                 Ok(()) => {
                     count += 1;
                     say!("reset {record}")?;

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgrp};
 use rowlock::extend::{check_ttl, check_wait};
-use rowlock::{Error, Held, Loss, Name, ReleaseOutcome, Rowlock};
+use rowlock::{Error, Held, Loss, Name, Rowlock};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -108,7 +108,7 @@ impl Run {
         };
         let code = code?;
         match released {
-            Ok(ReleaseOutcome::Lost(loss)) if code != LOST => {
+            Err(Error::Lost { loss, .. }) if code != LOST => {
                 tell(format_args!(
                     "the lock {name:?} was lost while the command ran ({loss})"
                 ));
@@ -116,7 +116,7 @@ impl Run {
             }
             // There is nothing to release after a loss, which was told.
             Err(_) if code == LOST && was_lost => Ok(code),
-            Ok(_) => Ok(code),
+            Ok(()) => Ok(code),
             Err(error) => {
                 tell(format_args!(
                     "the lock {name:?} could not be released, and stays held until its TTL ends: {error}"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{Table, presets};
-use rowlock::{Error, Loss, Name, ReleaseOutcome, Rowlock, RunInfo, TryAcquire};
+use rowlock::{Error, Loss, Name, Rowlock, RunInfo};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::JobRun;
 use serde::Serialize;
@@ -61,15 +61,10 @@ impl Scheduled {
         if let Some(most) = self.at_most_for {
             job = job.at_most_for(most);
         }
-        match job.try_begin().await? {
-            TryAcquire::Held(run) => Ok(Some(run)),
-            // It runs nowhere.
-            TryAcquire::Busy(busy) if busy.quarantine.is_some() => {
-                let (name, waited) = (name.clone(), Duration::ZERO);
-                let busy = Box::new(busy);
-                Err(Error::WaitTimeout { name, waited, busy })
-            }
-            TryAcquire::Busy(busy) => {
+        match job.begin().await {
+            Ok(run) => Ok(Some(run)),
+            // In a quarantine it runs nowhere.
+            Err(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_none() => {
                 // cron mails what a job prints.
                 if std::io::stderr().is_terminal() {
                     tell(format_args!(
@@ -78,12 +73,13 @@ impl Scheduled {
                 }
                 Ok(None)
             }
+            Err(error) => Err(error),
         }
     }
 }
 
 /// Records the end of the run, and leaves the name taken.
-pub(crate) async fn end(run: JobRun, code: &Result<u8, Failure>) -> Result<ReleaseOutcome, Error> {
+pub(crate) async fn end(run: JobRun, code: &Result<u8, Failure>) -> Result<(), Error> {
     let held = run.held();
     let message = match code {
         Ok(0) => String::new(),

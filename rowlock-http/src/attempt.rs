@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use rowlock::layer::{LayerAttempt as _, LayerKeys as _};
-use rowlock::{Begun, Error, Outcome, RecordKey};
+use rowlock::{Begun, Error, Outcome, RecordKey, Scope};
 use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -305,7 +305,7 @@ impl Asked {
             return Ok(None);
         }
         let record = attempt.record();
-        let steps = (self.settings.idempotency).steps(record.scope(), record.key());
+        let steps = (self.settings.idempotency).steps(Scope(record.scope()).key(record.key()));
         let mut steps = steps.await?.into_iter();
         let handler = steps.find(|step| step.step == HANDLER);
         Ok(handler.map(|handler| handler.outcome))
@@ -382,7 +382,9 @@ mod tests {
             let answer = asked.attempt(attempt, inner, request, &task).await.unwrap();
             assert_eq!(answer.status(), http::StatusCode::SERVICE_UNAVAILABLE);
             assert!(!has_run.load(Ordering::Relaxed));
-            let record = idempotency.inspect(crate::scope("ann"), &key).await;
+            let record = idempotency
+                .inspect(Scope(crate::scope("ann")).key(&key))
+                .await;
             assert_eq!(record.unwrap().unwrap().state, RecordState::Free);
             drop(task);
             assert_eq!(settings.under_way.drain(Duration::ZERO).await, []);

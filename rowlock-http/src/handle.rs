@@ -5,10 +5,9 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body;
-use http_body_util::Full;
+
 use rowlock::layer::LayerAttempt as _;
 use rowlock::{Error, IdempotencyGuard, RecordError, Transaction};
 
@@ -173,7 +172,7 @@ impl Idempotent {
         &self,
         tx: &mut T,
         response: Response<B>,
-    ) -> Result<Response<Full<Bytes>>, Error>
+    ) -> Result<axum::response::Response, Error>
     where
         T: Transaction,
         B: Body + Send + 'static,
@@ -202,7 +201,7 @@ impl Idempotent {
         };
         let outcome = stored::message(&head, &bytes, self.record(), settings)?;
         self.0.guard.complete_in(tx, &outcome).await?;
-        Ok(Response::from_parts(head, Full::from(bytes)))
+        Ok(Response::from_parts(head, bytes.into()))
     }
 }
 

@@ -1,11 +1,8 @@
 //! A handler whose work and response are one transaction.
 
-use axum::response::IntoResponse;
-use bytes::Bytes;
-use http::Response;
-use http_body_util::Full;
+use axum::response::{IntoResponse, Response};
 use rowlock::layer::{LayerAttempt as _, LayerKeys as _};
-use rowlock::{Error, Pool, PoolTx, Retryable};
+use rowlock::{Error, Pool, RetryTx, Retryable};
 
 use crate::handle::Idempotent;
 
@@ -19,17 +16,16 @@ impl Idempotent {
     ///
     /// ```
     /// use axum::http::StatusCode;
-    /// use axum::response::IntoResponse;
+    /// use axum::response::{IntoResponse, Response};
     /// use rowlock_http::Idempotent;
     ///
     /// # struct Failed(rowlock::Error);
     /// # impl From<rowlock::Error> for Failed { fn from(error: rowlock::Error) -> Self { Self(error) } }
-    /// # impl IntoResponse for Failed { fn into_response(self) -> axum::response::Response { StatusCode::INTERNAL_SERVER_ERROR.into_response() } }
-    /// async fn pay(pool: axum::extract::State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<impl IntoResponse, Failed> {
-    ///     let body = &body;
-    ///     let paid = once.in_tx(&*pool, |mut tx| async move {
-    ///         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
-    ///         Ok::<_, rowlock::Error>((StatusCode::CREATED, "paid"))
+    /// # impl IntoResponse for Failed { fn into_response(self) -> Response { StatusCode::INTERNAL_SERVER_ERROR.into_response() } }
+    /// async fn pay(pool: axum::extract::State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<Response, Failed> {
+    ///     let paid = once.in_tx(&*pool, async |mut tx| -> Result<_, rowlock::Error> {
+    ///         sqlx::query("INSERT INTO payment VALUES (?)").bind(&body).execute(&mut *tx).await?;
+    ///         Ok((StatusCode::CREATED, "paid"))
     ///     });
     ///     Ok(paid.await?)
     /// }
@@ -54,8 +50,8 @@ impl Idempotent {
     pub async fn in_tx<P, R, E, F>(
         &self,
         pool: &P,
-        work: impl FnMut(PoolTx<P>) -> F,
-    ) -> Result<Response<Full<Bytes>>, E>
+        work: impl FnMut(RetryTx<P::Database>) -> F,
+    ) -> Result<Response, E>
     where
         P: Pool,
         R: IntoResponse,
@@ -63,7 +59,7 @@ impl Idempotent {
         F: Future<Output = Result<R, E>>,
     {
         let retry = self.settings().idempotency.retry_policy();
-        let record = async |mut tx: PoolTx<P>, response: R| {
+        let record = async |mut tx: RetryTx<P::Database>, response: R| {
             let response = self.complete_in(&mut tx, response.into_response());
             Ok(response.await?)
         };

@@ -1,4 +1,4 @@
-//! The header field: a String of RFC 8941.
+//! The header field: a String of RFC 8941, or the same without quotes.
 
 use std::convert::Infallible;
 
@@ -8,11 +8,12 @@ use sfv::{BareItemFromInput, Parser, Version};
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-const NOT_A_STRING: &str = "The key must be a string in double quotes (RFC 8941, section 3.3.3), like this: \
-                            Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"";
+const NOT_A_KEY: &str = "The key must be a string in double quotes (RFC 8941, section 3.3.3), like this: \
+                         Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; or, where the server takes such \
+                         keys, visible characters without quotes, commas, semicolons and backslashes.";
 
 /// The key of a request, if it has one. The error says what is wrong with the header field, and what to send.
-pub(crate) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &'static str> {
+pub(crate) fn of(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(line) = lines.next() else {
         return Ok(None);
@@ -21,19 +22,19 @@ pub(crate) fn of(headers: &HeaderMap, lenient: bool) -> Result<Option<String>, &
     if lines.next().is_some() {
         return Err("Send the header field once, on one line.");
     }
-    match parse(line.as_bytes(), lenient) {
+    match parse(line.as_bytes(), strict) {
         Some(key) if key.is_empty() => Err("The key is empty. Send at least one character."),
         Some(key) => Ok(Some(key)),
-        None => Err(NOT_A_STRING),
+        None => Err(NOT_A_KEY),
     }
 }
 
-fn parse(value: &[u8], lenient: bool) -> Option<String> {
+fn parse(value: &[u8], strict: bool) -> Option<String> {
     let parser = Parser::new(value).with_version(Version::Rfc8941);
     match parser.parse_item_with_visitor(string) {
         Ok(key) => Some(key),
-        Err(_) if lenient => bare(value),
-        Err(_) => None,
+        Err(_) if strict => None,
+        Err(_) => bare(value),
     }
 }
 
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     fn strict(value: &[u8]) -> Option<String> {
-        parse(value, false)
+        parse(value, true)
     }
 
     /// Every byte, compared with `chr` of the ABNF in RFC 8941, section 3.3.3.
@@ -135,16 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn lenient_takes_a_bare_key_and_nothing_that_is_half_a_string() {
-        let lenient = |value: &str| parse(value.as_bytes(), true);
+    fn a_bare_key_is_taken_and_nothing_that_is_half_a_string() {
+        let either = |value: &str| parse(value.as_bytes(), false);
         for value in ["foo", "8e03978e-40d5-43dd-bc93-6894a57f9324", "17", "a:b/c"] {
-            assert_eq!(lenient(value).as_deref(), Some(value));
-            assert_eq!(lenient(&format!("\"{value}\"")).as_deref(), Some(value));
+            assert_eq!(either(value).as_deref(), Some(value));
+            assert_eq!(either(&format!("\"{value}\"")).as_deref(), Some(value));
         }
         for value in [
             "", "\"foo", "foo\"", "'foo'", "a b", "a,b", "a;b", "a\\b", "\u{fc}", "a\tb",
         ] {
-            assert_eq!(lenient(value), None, "{value}");
+            assert_eq!(either(value), None, "{value}");
         }
     }
 

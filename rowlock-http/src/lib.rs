@@ -18,8 +18,8 @@
 //! /// The payment and its response are committed together.
 //! async fn pay(State(pool): State<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<impl IntoResponse, (StatusCode, String)> {
 //!     let body = &body;
-//!     let paid = once.in_tx(&pool, |mut tx| async move {
-//!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
+//!     let paid = once.in_tx(&pool, async |mut tx| {
+//!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut *tx).await?;
 //!         Ok::<_, rowlock::Error>((StatusCode::CREATED, "paid"))
 //!     });
 //!     paid.await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
@@ -166,10 +166,11 @@
 //!
 //! ## bad-key
 //!
-//! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`)
-//! with at least one character. This field is not, or the key is too long, or it does not have the format that the
-//! server requires. The layer ignores parameters after the key. With [`key_from`](IdempotencyLayer::key_from): the
-//! hook refused the request, or the key that it found is empty, too long or malformed.
+//! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`),
+//! or the same without its quotes, where the server takes that, with at least one character. This field is not, or the
+//! key is too long, or it does not have the format that the server requires. The layer ignores parameters after the
+//! key. With [`key_from`](IdempotencyLayer::key_from): the hook refused the request, or the key that it found is
+//! empty, too long or malformed.
 //!
 //! ## no-principal
 //!

@@ -40,7 +40,7 @@ pub(crate) fn with_prefix(owner: &[u8]) -> Vec<u8> {
 /// # let dir = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}/shop.db?mode=rwc", dir.path().display());
 /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-/// let record = rowlock.idempotency().inspect(rowlock_http::scope("alice"), "order-17").await?;
+/// let record = rowlock.idempotency().inspect(rowlock::Scope(rowlock_http::scope("alice")).key("order-17")).await?;
 /// # assert!(record.is_none());
 /// assert_eq!(rowlock_http::scope("alice"), b"http:alice"); // rowlock idempotency show http:alice order-17
 /// # Ok(())

@@ -114,7 +114,7 @@ pub(crate) struct Settings {
     pub(crate) uri: Option<Arc<WholeUri>>,
     pub(crate) host_counts: bool,
     pub(crate) required: bool,
-    pub(crate) lenient: bool,
+    pub(crate) strict: bool,
     pub(crate) max_key: usize,
     pub(crate) key_from: Result<Option<Arc<Hook<Option<String>>>>, Error>,
     pub(crate) senders: Senders,
@@ -157,7 +157,7 @@ impl Settings {
             uri: None,
             host_counts: false,
             required: true,
-            lenient: false,
+            strict: false,
             max_key: MAX_KEY,
             key_from: Ok(None),
             senders: Senders::Clients,
@@ -276,7 +276,7 @@ impl Settings {
 
     /// The key in the header field. `None`: the request has no key, and needs none.
     pub(crate) fn key_in(&self, headers: &HeaderMap) -> Result<Option<String>, Problem> {
-        let key = key::of(headers, self.lenient);
+        let key = key::of(headers, self.strict);
         self.check_key(key.map_err(|reason| Problem::BadKey(reason.into()))?)
     }
 
@@ -365,7 +365,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("idempotency", &self.idempotency)
             .field("required", &self.required)
-            .field("lenient", &self.lenient)
+            .field("strict", &self.strict)
             .field("max_key", &self.max_key)
             .field("methods", &self.methods)
             .field("max_body", &self.max_body)

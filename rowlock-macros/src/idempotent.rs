@@ -69,8 +69,7 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
     Ok(function.with(&quote! {
         ::rowlock::attributes::once(
             &#client.idempotency() #settings,
-            #scope,
-            #key,
+            ::rowlock::Scope(#scope).key(#key),
             #call #arguments.finish(),
             #work,
         )

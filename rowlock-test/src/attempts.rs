@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, StepFailed};
+use rowlock::{
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Scope, StepFailed,
+};
 
 pub fn request() -> Fingerprint {
     Fingerprint::of("request")
@@ -16,7 +18,10 @@ pub fn outcome(text: &str) -> Outcome {
 
 /// Begins the [`request`] under a key of the scope `scope`.
 pub async fn begin(idempotency: &Idempotency, key: &str) -> Begun<IdempotencyGuard> {
-    idempotency.begin("scope", key, request()).await.unwrap()
+    idempotency
+        .begin(Scope("scope").key(key), request())
+        .await
+        .unwrap()
 }
 
 /// Begins, and panics unless this begins a new attempt.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use rowlock::{Builder, Held, Rowlock, TryAcquire};
+use rowlock::{Builder, Busy, Error, Held, Loss, Rowlock};
 
 use crate::patience;
 
@@ -36,11 +36,12 @@ pub async fn connected(builder: &Builder, url: &str) -> Rowlock {
 /// holder.)
 pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
     let deadline = tokio::time::Instant::now() + patience();
-    let lock = rowlock.lock(name).ttl(ttl);
+    let lock = rowlock.lock(name).ttl(ttl).wait(Duration::ZERO);
     loop {
-        let busy = match lock.try_acquire().await.unwrap() {
-            TryAcquire::Held(held) => return held,
-            TryAcquire::Busy(busy) => busy,
+        let busy = match lock.acquire().await {
+            Ok(held) => return held,
+            Err(Error::WaitTimeout { busy, .. }) => busy,
+            Err(error) => panic!("{error}"),
         };
         let is_a_moment = busy.holder.is_none() && busy.quarantine.is_none() && busy.waiters == 0;
         let has_time = tokio::time::Instant::now() < deadline;
@@ -55,5 +56,22 @@ pub async fn renewed(held: &Held) {
     while held.deadline() == until {
         assert_eq!(held.loss(), None, "it is renewed");
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// How a lease was lost, as its release tells.
+pub fn loss(released: Result<(), Error>) -> Option<Loss> {
+    match released {
+        Ok(()) => None,
+        Err(Error::Lost { loss, .. }) => Some(loss),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Who is in the way of an acquire whose wait is over.
+pub fn busy<H: std::fmt::Debug>(acquired: Result<H, Error>) -> Busy {
+    match acquired {
+        Err(Error::WaitTimeout { busy, .. }) => *busy,
+        other => panic!("{other:?}"),
     }
 }

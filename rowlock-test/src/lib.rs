@@ -35,7 +35,7 @@ pub use app::App;
 pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use crew::Crew;
 pub use db::{Db, lapse};
-pub use events::{connected, eventually, renewed, take};
+pub use events::{busy, connected, eventually, loss, renewed, take};
 pub use killable::{Killable, children};
 pub use kind::{ENGINES, Kind};
 pub(crate) use names::database_name;
@@ -47,7 +47,7 @@ pub use queue::{Waiting, join, join_with, queue_is, queue_of, release, turns, wa
 pub use servers::{Commits, Own, servers};
 pub use stripes::{Stock, Striped};
 pub use trials::{list_trial, lone_trial, trial};
-pub use tx::Tx;
+pub use tx::{TryLock, Tx};
 pub use urls::{as_user, variable, with_database};
 
 /// The levels of isolation that an application may choose.

@@ -2,8 +2,32 @@
 
 use std::time::Duration;
 
-use rowlock::{Advance, Error, Held, Locked, MultiHeld, Rowlock, TryLock, Version};
+use rowlock::{Advance, Busy, Error, Held, Locked, MultiHeld, Rowlock, Version};
 use sqlx::AssertSqlSafe;
+
+/// What asking once came to.
+#[derive(Debug)]
+pub enum TryLock {
+    Locked(Locked),
+    Busy(Busy),
+}
+
+impl TryLock {
+    fn of(locked: Result<Locked, Error>) -> Result<Self, Error> {
+        match locked {
+            Ok(locked) => Ok(Self::Locked(locked)),
+            Err(Error::WaitTimeout { busy, .. }) => Ok(Self::Busy(*busy)),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn locked(self) -> Option<Locked> {
+        match self {
+            Self::Locked(locked) => Some(locked),
+            Self::Busy(_) => None,
+        }
+    }
+}
 
 /// An open transaction of the application.
 #[derive(Debug)]
@@ -56,7 +80,9 @@ impl Tx {
     }
 
     pub async fn try_lock(&mut self, rowlock: &Rowlock, name: &str) -> Result<TryLock, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).lock(name).try_acquire().await)
+        let once = Duration::ZERO;
+        let locked = on_tx!(self, tx => rowlock.in_tx(tx).lock(name).wait(once).acquire().await);
+        TryLock::of(locked)
     }
 
     /// Locks a name that must be free.
@@ -75,7 +101,10 @@ impl Tx {
     }
 
     pub async fn lock_all(&mut self, rowlock: &Rowlock, names: &[&str]) -> Result<TryLock, Error> {
-        on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names.iter().copied()).try_acquire().await)
+        let (names, once) = (names.iter().copied(), Duration::ZERO);
+        let locked =
+            on_tx!(self, tx => rowlock.in_tx(tx).lock_all(names).wait(once).acquire().await);
+        TryLock::of(locked)
     }
 
     pub async fn acquire_all(

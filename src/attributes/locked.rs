@@ -1,7 +1,7 @@
 //! Work under a lock, in one call: acquire, work, release.
 
 use crate::lock::{Held, Lock};
-use crate::model::{Error, ReleaseOutcome};
+use crate::model::Error;
 
 /// Acquires `lock`, runs `work` while the lease is held, and releases the lease. The attribute
 /// [`locked`](https://docs.rs/rowlock/latest/rowlock/attr.locked.html) does this to a whole function.
@@ -48,10 +48,10 @@ pub async fn while_locked<T>(lock: &Lock, work: impl AsyncFnOnce(&Held) -> T) ->
     let done = held.with(async || work(&held).await).await?;
     let name = held.name();
     match held.release().await {
-        Ok(ReleaseOutcome::Lost(loss)) => {
+        Err(Error::Lost { loss, .. }) => {
             tracing::warn!(%name, %loss, "a lock was lost before its work was done: the end of the work was not protected");
         }
-        Ok(ReleaseOutcome::Released | ReleaseOutcome::AlreadyReleased) => {}
+        Ok(()) => {}
         Err(error) => {
             tracing::warn!(%name, %error, "a lock is not released: it is free when its lease ends");
         }

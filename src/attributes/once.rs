@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use super::Refused;
 use super::keep::{give_up, is_not_kept, keep, to_keep};
 use crate::idempotency::{Begun, Idempotency, IdempotencyGuard, LayerAttempt};
-use crate::model::{Error, Fingerprint, RecordKey};
+use crate::model::{Error, Fingerprint, Key};
 
 /// Runs `work` once for `key` in `scope`, and keeps its result as JSON. A later call of the same request gets that
 /// result, and does not run `work`. The attribute
@@ -65,19 +65,19 @@ use crate::model::{Error, Fingerprint, RecordKey};
 ///
 /// type Failed = Box<dyn std::error::Error>;
 /// let idempotency = rowlock.idempotency();
+/// let key = rowlock::Scope("customer:7").key("order-4711");
 /// for _ in 0..2 {
 ///     let call = Call::of("pay").argument("cents", &500)?.finish();
 ///     let pay = async |attempt: &rowlock::IdempotencyGuard| Ok::<_, Failed>(attempt.attempt());
-///     let attempt = once(&idempotency, "customer:7", "order-4711", call, pay).await?;
-///     assert_eq!(attempt, idempotency.inspect("customer:7", "order-4711").await?.unwrap().attempt);
+///     let attempt = once(&idempotency, key, call, pay).await?;
+///     assert_eq!(attempt, idempotency.inspect(key).await?.unwrap().attempt);
 /// }
 /// # Ok(())
 /// # }
 /// ```
 pub async fn once<T, E>(
     idempotency: &Idempotency,
-    scope: impl AsRef<[u8]>,
-    key: impl AsRef<[u8]>,
+    key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
     fingerprint: impl Into<Fingerprint>,
     work: impl AsyncFnOnce(&IdempotencyGuard) -> Result<T, E>,
 ) -> Result<T, E>
@@ -85,9 +85,8 @@ where
     T: Serialize + DeserializeOwned,
     E: From<Error> + From<Refused>,
 {
-    let (scope, key) = (scope.as_ref(), key.as_ref());
-    let record = RecordKey::new(scope, key).map_err(Error::from)?;
-    let refused = match idempotency.begin(scope, key, fingerprint).await? {
+    let record = key.record().map_err(Error::from)?;
+    let refused = match idempotency.begin(key, fingerprint).await? {
         Begun::New(guard) => {
             return match work(&guard).await {
                 Ok(done) if guard.has_ended() => Ok(done),

@@ -32,7 +32,7 @@ use crate::transaction::{Pool, Retry, Transaction};
 /// let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// let held = rowlock.lock("stock:42").acquire().await?;
 /// println!("holding {} with fence {}", held.name(), held.fence());
-/// let _ = held.release().await?;
+/// held.release().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -53,8 +53,8 @@ impl Rowlock {
     /// shares connections, put `rowlock_pooler=transaction` or `rowlock_pooler=session` into the PostgreSQL URL. See
     /// `docs/CLUSTERS.md`.
     ///
-    /// A parameter of the URL that would have no effect is an error, which names it and not its value. On PostgreSQL
-    /// `options[search_path]=SCHEMA` selects the schema of the tables.
+    /// A parameter of the URL that rowlock does not know is an error. The error names the parameter, never its value.
+    /// On PostgreSQL `options[search_path]=SCHEMA` selects the schema of the tables.
     ///
     /// # Errors
     ///
@@ -71,12 +71,12 @@ impl Rowlock {
 
     /// Uses the database of the application's own sqlx pool (`PgPool`, `MySqlPool`, `SqlitePool`).
     ///
-    /// rowlock takes only the connect options from the pool, and no connection, so that neither can starve the other.
-    /// On a server it takes them anew for each connection that it makes: after sqlx's `Pool::set_connect_options` (a
-    /// new password, another address of the same database) rowlock's next connections use the new options. Options
-    /// that name another database or schema are refused: that has other locks, and needs another client. The client
-    /// keeps a clone of such a pool: close the pool with `Pool::close`, and do not rely on the drop of its last
-    /// handle.
+    /// rowlock takes the connect options from the pool, but no connection, so application and rowlock cannot starve
+    /// each other. On a server it reads the options again for each connection that it makes. So after sqlx's
+    /// `Pool::set_connect_options`, with a new password or another address of the same database, rowlock's next
+    /// connections use the new options. Options that name another database or schema are refused: locks there
+    /// are other locks, and need another client. The client keeps a clone of the pool: close the pool with
+    /// `Pool::close`, and do not rely on the drop of its last handle.
     ///
     /// # Errors
     ///

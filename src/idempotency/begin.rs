@@ -7,7 +7,7 @@ use super::events;
 use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
 use super::waiting::WaitOutcome;
-use crate::model::{Error, Fingerprint, RecordKey, Subject, check_scope};
+use crate::model::{Error, Fingerprint, Key, RecordKey, Subject};
 use crate::runtime::requests::claim::{Claim, ClaimAnswer};
 
 impl Idempotency {
@@ -32,13 +32,11 @@ impl Idempotency {
     /// not count as abandoned. (If the database is out of reach then, the key is free when the lease ends.)
     pub async fn begin(
         &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
+        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
         fingerprint: impl Into<Fingerprint>,
     ) -> Result<Begun<IdempotencyGuard>, Error> {
-        check_scope(scope.as_ref())?;
         self.check()?;
-        let key = RecordKey::new(scope, key)?;
+        let key = key.own_record()?;
         self.attempt(key, &fingerprint.into()).await
     }
 

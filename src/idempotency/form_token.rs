@@ -27,11 +27,10 @@ use super::run::Ran;
 use super::submitted::Submitted;
 use super::waiting::{KeyWait, WaitOutcome};
 use crate::model::bounds::within;
-use crate::model::{Error, Fingerprint, FormToken, Outcome, RecordKey, Subject, check_scope};
+use crate::model::{Error, Fingerprint, FormToken, Key, Outcome, RecordKey, Subject, check_scope};
 use crate::runtime::Core;
 use crate::runtime::requests::form_token::NewToken;
 use crate::runtime::wait::single_flight::Flight;
-use crate::store::driver::engines::Driver;
 use crate::store::verbs::Store;
 use crate::store::verbs::form_token::TokenParams;
 use crate::transaction::{Context, Pool, RetryTx, Retryable, Transaction};
@@ -52,16 +51,17 @@ const MAX_TOKEN: usize = 255;
 /// # let pool = sqlx::SqlitePool::connect(&url).await?;
 /// # sqlx::raw_sql("CREATE TABLE orders (sku TEXT)").execute(&pool).await?;
 /// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
-/// use rowlock::{Fingerprint, Outcome, Submitted};
+/// use rowlock::{Fingerprint, Scope, Outcome, Submitted};
 ///
 /// let tokens = rowlock.form_tokens();
 /// let token = tokens.issue("session:7").await?; // into a hidden field of the form
 ///
 /// let form = Fingerprint::of("sku=chair");
 /// for click in 1..=2 {
+///     let of = Scope("session:7").key(token.as_str());
 ///     let submitted = tokens
-///         .submit(&pool, "session:7", token.as_str(), &form, |mut tx| async move {
-///             sqlx::query("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+///         .submit(&pool, of, &form, async |mut tx| {
+///             sqlx::query("INSERT INTO orders VALUES ('chair')").execute(&mut *tx).await?;
 ///             Outcome::json(&"ordered")
 ///         })
 ///         .await?;
@@ -144,7 +144,8 @@ impl FormTokens {
         scope: impl AsRef<[u8]>,
     ) -> Result<FormToken, Error> {
         let (token, params) = self.fresh(scope.as_ref())?.make();
-        let context = self.context(scope.as_ref(), &params, "issue a form token for", T::DRIVER)?;
+        let on = Subject::Record(record(&params)?);
+        let context = Context::in_tx(&self.outcomes.core, on, "issue a form token for", tx)?;
         let told = tx.connection().tx_token_issue(&params).await;
         context.told(told)?;
         Ok(token)
@@ -161,13 +162,13 @@ impl FormTokens {
     pub async fn consume_in<T: Transaction>(
         &self,
         tx: &mut T,
-        scope: impl AsRef<[u8]>,
-        token: &str,
+        token: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
     ) -> Result<bool, Error> {
-        let Some(params) = self.ask(scope.as_ref(), token)? else {
+        let Some(params) = self.ask(&token)? else {
             return Ok(false);
         };
-        let context = self.context(scope.as_ref(), &params, "use a form token of", T::DRIVER)?;
+        let on = Subject::Record(record(&params)?);
+        let context = Context::in_tx(&self.outcomes.core, on, "use a form token of", tx)?;
         let told = tx.connection().tx_token_consume(&params).await;
         context.told(told)
     }
@@ -176,7 +177,8 @@ impl FormTokens {
     /// [waits](Self::wait) for the end of that transaction, without a connection of the pool, and gets the same
     /// outcome.
     ///
-    /// `form` is the fingerprint of the submitted form. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
+    /// The key is the token that came with the form, and the scope the one that it was issued for. `form` is the
+    /// fingerprint of the submitted form. `work` is as in [`run_in_tx`](Idempotency::run_in_tx); it may
     /// [issue the next token](Self::issue_in) and make it part of the outcome.
     ///
     /// # Errors
@@ -189,10 +191,9 @@ impl FormTokens {
     pub async fn submit<P, E, F>(
         &self,
         pool: &P,
-        scope: impl AsRef<[u8]>,
-        token: &str,
+        token: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
         form: impl Into<Fingerprint>,
-        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        work: impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Submitted, E>
     where
         P: Pool,
@@ -200,7 +201,7 @@ impl FormTokens {
         F: Future<Output = Result<Outcome, E>>,
     {
         self.outcomes.check()?;
-        let Some(params) = self.ask(scope.as_ref(), token)? else {
+        let Some(params) = self.ask(&token)? else {
             return Ok(Submitted::Gone);
         };
         let submitted = self.submit_in(pool, &params, &form.into(), work).await?;
@@ -217,7 +218,7 @@ impl FormTokens {
         pool: &P,
         params: &TokenParams,
         form: &Fingerprint,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        mut work: impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Submitted, E>
     where
         P: Pool,
@@ -302,25 +303,19 @@ impl FormTokens {
     }
 
     /// `None`: rowlock cannot have issued such a token.
-    fn ask(&self, scope: &[u8], token: &str) -> Result<Option<TokenParams>, Error> {
+    fn ask(
+        &self,
+        token: &Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
+    ) -> Result<Option<TokenParams>, Error> {
         let params = TokenParams {
-            scope: scope.into(),
-            digest: Fingerprint::of(token),
+            scope: token.scope.as_ref().into(),
+            digest: Fingerprint::of(&token.key),
             ttl: self.ttl,
         };
         record(&params)?;
-        Ok((!token.is_empty() && token.len() <= MAX_TOKEN).then_some(params))
-    }
-
-    pub(super) fn context(
-        &self,
-        scope: &[u8],
-        params: &TokenParams,
-        doing: &'static str,
-        of: Driver,
-    ) -> Result<Context<'_>, Error> {
-        debug_assert_eq!(scope, &*params.scope);
-        Context::new(&self.core, Subject::Record(record(params)?), doing, of)
+        Ok((1..=MAX_TOKEN)
+            .contains(&token.key.as_ref().len())
+            .then_some(params))
     }
 }
 

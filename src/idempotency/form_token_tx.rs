@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::form_token::{FormTokens, record};
 use super::run::Ran;
-use crate::model::{Error, Fingerprint, Outcome};
+use crate::model::{Error, Fingerprint, Outcome, Subject};
 use crate::store::driver::engines::SupportedDatabase;
 use crate::store::verbs::form_token::{FormTokenStore, TokenParams};
 use crate::store::verbs::record::{ClaimOutcome, ClaimParams};
-use crate::transaction::{CommitFailure, Open, Pool, RetryTx, Retryable, Run};
+use crate::transaction::{CommitFailure, Context, Open, Pool, RetryTx, Retryable, Run};
 
 impl FormTokens {
     /// Runs one transaction. `Missed`: the token does not exist.
@@ -18,7 +18,7 @@ impl FormTokens {
         run: &Arc<Run>,
         params: &TokenParams,
         form: &Fingerprint,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        work: &mut impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Ran, E>
     where
         P: Pool,
@@ -69,12 +69,9 @@ impl FormTokens {
         if !matches!(claimed, ClaimOutcome::Mine { .. }) {
             return Ok(claimed);
         }
-        let context = self.context(
-            &params.scope,
-            params,
-            "use a form token of",
-            P::Database::DRIVER,
-        )?;
+        let on = Subject::Record(record(params)?);
+        let of = P::Database::DRIVER;
+        let context = Context::new(&self.outcomes.core, on, "use a form token of", of)?;
         let told = tx.tx_token_consume(params).await;
         Ok(if context.told(told)? {
             claimed

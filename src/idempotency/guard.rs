@@ -22,9 +22,9 @@ use crate::transaction::{Context, Transaction};
 ///
 /// # When the process is paused, or cut off
 ///
-/// The lease may run out, and another attempt may take over. This is safe: this attempt can then neither record an
-/// outcome nor commit a transaction in which it tried to. Its effects elsewhere are not undone: protect them with
-/// [steps](Self::step) and the [`downstream_key`](Self::downstream_key).
+/// The lease may run out, and another attempt may take over. This is safe: from then on this attempt cannot record an
+/// outcome, and a transaction in which it tries to cannot commit. Its effects on other systems are not undone: protect
+/// them with [steps](Self::step) and the [`downstream_key`](Self::downstream_key).
 ///
 /// # Drop
 ///
@@ -46,7 +46,7 @@ use crate::transaction::{Context, Transaction};
 ///
 /// let request = Fingerprint::of(r#"{"cents":500}"#);
 /// let idempotency = rowlock.idempotency();
-/// if let Begun::New(guard) = idempotency.begin("customer:7", "order-4711", &request).await? {
+/// if let Begun::New(guard) = idempotency.begin(rowlock::Scope("customer:7").key("order-4711"), &request).await? {
 ///     let key = guard.downstream_key("charge")?;
 ///     let id: String = guard.step("charge", charge(key, 500)).await?;
 ///
@@ -55,7 +55,7 @@ use crate::transaction::{Context, Transaction};
 ///     guard.complete_in(&mut tx, &Outcome::json(&id)?).await?;
 ///     tx.commit().await?;
 /// }
-/// # assert!(matches!(idempotency.begin("customer:7", "order-4711", &request).await?, Begun::Replay(_)));
+/// # assert!(matches!(idempotency.begin(rowlock::Scope("customer:7").key("order-4711"), &request).await?, Begun::Replay(_)));
 /// # Ok(())
 /// # }
 /// ```
@@ -175,7 +175,7 @@ impl IdempotencyGuard {
         self.check_running("complete")?;
         self.check_steps()?;
         let core = &self.core;
-        let context = Context::new(core, self.record().subject(), "complete", T::DRIVER)?;
+        let context = Context::in_tx(core, self.record().subject(), "complete", tx)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
         match context.told(told)? {
             FinishOutcome::Ended => {

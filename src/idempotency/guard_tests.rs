@@ -1,7 +1,7 @@
 //! The guard of an attempt: what counts against its key.
 
 use crate::idempotency::{Begun, Idempotency, LayerAttempt as _, RecordInfo};
-use crate::model::Fingerprint;
+use crate::model::{Fingerprint, Scope};
 
 async fn client(dir: &tempfile::TempDir) -> crate::client::Rowlock {
     let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
@@ -10,14 +10,14 @@ async fn client(dir: &tempfile::TempDir) -> crate::client::Rowlock {
 
 async fn new(idempotency: &Idempotency) -> super::IdempotencyGuard {
     let request = Fingerprint::of("request");
-    match idempotency.begin("scope", "k", request).await {
+    match idempotency.begin(Scope("scope").key("k"), request).await {
         Ok(Begun::New(guard)) => guard,
         other => panic!("{other:?}"),
     }
 }
 
 async fn info(idempotency: &Idempotency) -> RecordInfo {
-    let info = idempotency.inspect("scope", "k").await.unwrap();
+    let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap();
     info.expect("a record")
 }
 

@@ -103,7 +103,7 @@ pub trait LayerAttempt: sealed::Sealed {
     #[must_use]
     fn is_completed_in_tx(&self) -> bool;
 
-    /// Call this when the transaction of [`complete_in`](IdempotencyGuard::complete_in) failed, or when nobody knows
+    /// Call this when the transaction of [`complete_in`](IdempotencyGuard::complete_in) failed, or when it is unknown
     /// whether it committed: [`is_completed_in_tx`](Self::is_completed_in_tx) is false from then on. The database
     /// still decides.
     fn completion_did_not_commit(&self);
@@ -184,14 +184,14 @@ mod tests {
     use super::*;
     use crate::client::Rowlock;
     use crate::idempotency::{Begun, StepFailed};
-    use crate::model::Fingerprint;
+    use crate::model::{Fingerprint, Scope};
 
     #[tokio::test]
     async fn only_the_step_that_was_begun_can_be_said_not_to_have_happened() {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
         let idempotency = Rowlock::connect(&url).await.unwrap().idempotency();
-        let begun = idempotency.begin("scope", "k", Fingerprint::of("request"));
+        let begun = idempotency.begin(Scope("scope").key("k"), Fingerprint::of("request"));
         let Begun::New(guard) = begun.await.unwrap() else {
             panic!("it is new")
         };
@@ -202,7 +202,11 @@ mod tests {
             let letter = other().await;
             assert_eq!(letter.is_ok(), free, "{letter:?}");
         }
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency
+            .inspect(Scope("scope").key("k"))
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(info.open_step, None);
     }
 }

@@ -32,8 +32,8 @@ pub trait LayerKeys: sealed::Sealed {
     /// if let Begun::New(guard) = idempotency.begin_http("alice", "order-17", request).await? {
     ///     guard.complete(&Outcome::new("text/plain", "paid")?).await?;
     /// }
-    /// assert!(idempotency.inspect("http:alice", "order-17").await?.is_some());
-    /// assert!(idempotency.begin("http:alice", "order-17", request).await.is_err());
+    /// assert!(idempotency.inspect(rowlock::Scope("http:alice").key("order-17")).await?.is_some());
+    /// assert!(idempotency.begin(rowlock::Scope("http:alice").key("order-17"), request).await.is_err());
     /// # Ok(())
     /// # }
     /// ```

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::judge::{NO_STATE, corrupt};
 use super::request::Idempotency;
 use crate::model::{
-    Error, Fingerprint, Outcome, RecordError, RecordKey, RecordState, Subject, check_step,
+    Error, Fingerprint, Key, Outcome, RecordError, RecordKey, RecordState, Subject, check_step,
 };
 use crate::store::verbs::Store;
 use crate::store::verbs::record_admin::{Decision, ListParams};
@@ -133,10 +133,9 @@ impl Idempotency {
     /// An invalid scope or key, a database out of reach, a damaged record.
     pub async fn inspect(
         &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
+        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
     ) -> Result<Option<RecordInfo>, Error> {
-        let key = RecordKey::new(scope, key)?;
+        let key = key.record()?;
         self.read(&key).await
     }
 
@@ -152,10 +151,9 @@ impl Idempotency {
     /// An invalid scope or key, a database out of reach.
     pub async fn steps(
         &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
+        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
     ) -> Result<Vec<StepInfo>, Error> {
-        let key = RecordKey::new(scope, key)?;
+        let key = key.record()?;
         let head = self
             .core
             .lanes
@@ -205,8 +203,8 @@ impl Idempotency {
     ///
     /// [`RecordError::Missing`]. [`RecordError::NotDecided`] when an attempt is running, the record is done, or it is
     /// unknown (only [`resolve`](Self::resolve) ends that). An invalid scope or key, a database out of reach.
-    pub async fn reset(&self, scope: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        let key = RecordKey::new(scope, key)?;
+    pub async fn reset(&self, key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>) -> Result<(), Error> {
+        let key = key.record()?;
         let reason = match self.read(&key).await? {
             None => return Err(Error::Record(RecordError::Missing { record: key })),
             Some(info) => match info.state {
@@ -237,11 +235,10 @@ impl Idempotency {
     /// [`RecordError::OutcomeTooLarge`]; an invalid scope or key, a database out of reach.
     pub async fn resolve(
         &self,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
+        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
         resolution: Resolution,
     ) -> Result<(), Error> {
-        let key = RecordKey::new(scope, key)?;
+        let key = key.record()?;
         let outcome = match resolution {
             Resolution::Happened(outcome) => Some(outcome),
             Resolution::NotHappened => None,

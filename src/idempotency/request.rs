@@ -42,8 +42,8 @@ const REMEMBER_BEGUN: Duration = Duration::from_hours(366 * 24);
 /// let request = Fingerprint::of(r#"{"cents":500}"#);
 /// let begun = rowlock
 ///     .idempotency()
-///     .run_in_tx(&pool, "customer:7", "order-4711", &request, |mut tx| async move {
-///         sqlx::query("INSERT INTO payment VALUES (500)").execute(&mut **tx).await?;
+///     .run_in_tx(&pool, rowlock::Scope("customer:7").key("order-4711"), &request, async |mut tx| {
+///         sqlx::query("INSERT INTO payment VALUES (500)").execute(&mut *tx).await?;
 ///         Outcome::json(&"captured")
 ///     })
 ///     .await?;

@@ -6,7 +6,7 @@ use super::begun::{Begun, InFlight};
 use super::events;
 use super::request::Idempotency;
 use super::waiting::{KeyWait, WaitOutcome};
-use crate::model::{Error, Fingerprint, Outcome, RecordKey, Subject, check_scope};
+use crate::model::{Error, Fingerprint, Key, Outcome, RecordKey, Subject};
 use crate::store::driver::engines::SupportedDatabase;
 use crate::store::verbs::Store;
 use crate::store::verbs::record::{ClaimOutcome, ClaimParams, FinishOutcome};
@@ -14,7 +14,7 @@ use crate::store::verbs::record_in_tx::RecordInTxStore;
 use crate::transaction::{CommitFailure, Context, Open, Pool, RetryTx, Retryable, Run};
 
 impl Idempotency {
-    /// Runs `work` in a transaction of `pool`, once for `key` in `scope`. The claim of the key, the writes of `work`
+    /// Runs `work` in a transaction of `pool`, once for `key`. The claim of the key, the writes of `work`
     /// and its outcome commit together, or not at all.
     ///
     /// A duplicate (the same key at the same time) waits for the end of that transaction, for at most
@@ -48,10 +48,9 @@ impl Idempotency {
     pub async fn run_in_tx<P, E, F>(
         &self,
         pool: &P,
-        scope: impl AsRef<[u8]>,
-        key: impl AsRef<[u8]>,
+        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
         fingerprint: impl Into<Fingerprint>,
-        work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        work: impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Begun<Outcome>, E>
     where
         P: Pool,
@@ -60,8 +59,7 @@ impl Idempotency {
     {
         self.check()?;
         let fingerprint = &fingerprint.into();
-        check_scope(scope.as_ref()).map_err(Error::from)?;
-        let key = RecordKey::new(scope, key).map_err(Error::from)?;
+        let key = key.own_record().map_err(Error::from)?;
         let begun = self.run_in(pool, &key, fingerprint, work).await;
         let begun = match begun {
             Ok(Begun::New(_) | Begun::InFlight(_)) | Err(_) => begun,
@@ -91,7 +89,7 @@ impl Idempotency {
         pool: &P,
         key: &RecordKey,
         fingerprint: &Fingerprint,
-        mut work: impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        mut work: impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Begun<Outcome>, E>
     where
         P: Pool,
@@ -186,7 +184,7 @@ impl Idempotency {
         pool: &P,
         run: &Arc<Run>,
         params: &ClaimParams,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        work: &mut impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Ran, E>
     where
         P: Pool,
@@ -211,9 +209,9 @@ impl Idempotency {
     /// A statement that is cut off can cost the pool a connection, so a task finishes it if this future is dropped.
     async fn claim_in<P: Pool>(
         &self,
-        open: Open<sqlx::Transaction<'static, P::Database>>,
+        open: Open<P::Database>,
         params: &ClaimParams,
-    ) -> Result<Result<Open<sqlx::Transaction<'static, P::Database>>, Ran>, Error> {
+    ) -> Result<Result<Open<P::Database>, Ran>, Error> {
         let (it, params) = (self.clone(), params.clone());
         let claimed = self
             .core
@@ -252,9 +250,9 @@ impl Idempotency {
     /// Runs the work after a claim, keeps its outcome, and commits.
     pub(super) async fn work_in<P, E, F>(
         &self,
-        open: Open<sqlx::Transaction<'static, P::Database>>,
+        open: Open<P::Database>,
         params: &ClaimParams,
-        work: &mut impl FnMut(RetryTx<sqlx::Transaction<'static, P::Database>>) -> F,
+        work: &mut impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Result<Ran, E>
     where
         P: Pool,

@@ -8,6 +8,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePoolOptions, Sq
 
 use super::*;
 use crate::idempotency::waiting::MAX_MISSES;
+use crate::model::Scope;
 use crate::store::sqlite::NEXT_ATTEMPT;
 
 async fn client(dir: &tempfile::TempDir) -> Idempotency {
@@ -54,7 +55,9 @@ async fn who_waits_outlasts_a_key_that_changes_before_every_claim() {
 async fn changed_before_every_claim(wait: Duration) -> Begun<Outcome> {
     let dir = tempfile::tempdir().unwrap();
     let here = client(&dir).await.wait(wait);
-    let begun = here.begin("scope", "k", Fingerprint::of("request")).await;
+    let begun = here
+        .begin(Scope("scope").key("k"), Fingerprint::of("request"))
+        .await;
     let Ok(Begun::New(guard)) = begun else {
         panic!("{begun:?}")
     };
@@ -75,7 +78,9 @@ async fn changed_before_every_claim(wait: Duration) -> Begun<Outcome> {
     let pool = options.connect_with(file).await.unwrap();
     let request = Fingerprint::of("request");
     let work = |_| async { Ok::<_, Error>(Outcome::empty()) };
-    let begun = here.run_in_tx(&pool, "scope", "k", request, work).await;
+    let begun = here
+        .run_in_tx(&pool, Scope("scope").key("k"), request, work)
+        .await;
     let begun = begun.unwrap();
     let changes = counted.load(Ordering::Relaxed);
     assert!(changes > MAX_MISSES, "{changes} {begun:?}");

@@ -106,7 +106,7 @@ impl IdempotencyGuard {
     /// use rowlock::StepFailed;
     ///
     /// # let request = Fingerprint::of("");
-    /// if let Begun::New(guard) = rowlock.idempotency().begin("me", "letter-1", &request).await? {
+    /// if let Begun::New(guard) = rowlock.idempotency().begin(rowlock::Scope("me").key("letter-1"), &request).await? {
     ///     let number: u32 = guard
     ///         .step_once("send", async {
     ///             send_letter().await.map_err(|(status, said)| match status {

@@ -30,8 +30,8 @@ pub(super) enum Attempt<T> {
 }
 
 impl Lock {
-    /// Asks once for the lease. While others wait for it in the queue, they come first: the answer is
-    /// [`TryAcquire::Busy`].
+    /// Asks once for the lease. `None`: another holder has it, or others wait for it in the queue and come first. (To
+    /// learn who, [`acquire`](Self::acquire) with a [`wait`](Self::wait) of zero.)
     ///
     /// # Errors
     ///
@@ -48,7 +48,12 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: a lease that it acquired is released in the background.
-    pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
+    pub async fn try_acquire(&self) -> Result<Option<Held>, Error> {
+        Ok(self.try_or_busy().await?.held())
+    }
+
+    /// [`Self::try_acquire`], with what is in the way.
+    pub(crate) async fn try_or_busy(&self) -> Result<TryAcquire, Error> {
         let since = Since::now();
         let tried = self.try_once().await;
         let got = tried
@@ -70,21 +75,22 @@ impl Lock {
     }
 
     /// Waits for the lease, for at most [`wait`](Self::wait). If the database is out of reach or takes no writes, it
-    /// tries again in that time, and logs a warning (target `rowlock::waiting`) when that begins.
+    /// tries again in that time, and logs a warning (target `rowlock::waiting`) when that begins. With a wait of zero
+    /// it asks once, as [`try_acquire`](Self::try_acquire) does.
     ///
-    /// Waiting is fair: while somebody holds the name or waits for it, this joins the queue of the name in the
-    /// database, and all clients are granted the name in the order in which they joined. A waiter belongs to the
+    /// Waiting is fair: while the name is held or waited for, this joins the queue of the name in the database, and
+    /// all clients are granted the name in the order in which they joined. A waiter belongs to the
     /// [session](crate::Builder::session_ttl) of its client. When the client crashes, its waiters are passed over as
-    /// soon as the session has expired. When it is paused, a waiter whose turn comes has 2 s to confirm; then it is
-    /// the next one's turn.
+    /// soon as the session has expired. When the client is paused, a waiter that is granted the name has 2 s to
+    /// confirm. Then the next waiter is granted the name.
     ///
-    /// Tasks of one client that want the same lock under the same settings wait together, as one waiter. When it is
-    /// their turn, they hand the lease on in memory, in the order in which they asked, each under a fence of its own.
-    /// No statement is sent then. They do so for at most 50 ms. Then the next waiter in the queue has its turn, which
-    /// may be they again. A lease that a transaction has [pinned](crate::Held::pin) is not handed on, nor is one with
-    /// less than half of its trusted time left. A task that does not take the lease within 2 s after that time,
-    /// because its runtime is blocked or this future is not polled, has to wait again. Locks for an
-    /// [owner](Self::owner) or with a [`max_hold`](Self::max_hold) wait each by itself.
+    /// Tasks of one client that want the same lock under the same settings wait together, as one waiter. When this
+    /// waiter is granted the lease, they hand it on in memory for at most 50 ms, in the order in which they asked,
+    /// each under a fence of its own. No statement is sent then. After the 50 ms the next waiter in the queue is
+    /// granted the name. A task that does not take the lease within 2 s after the 50 ms, because its runtime is
+    /// blocked or this future is not polled, has to wait again. Two kinds of leases are not handed on: a lease that a
+    /// transaction has [pinned](crate::Held::pin), and a lease with less than half of its trusted time left. Locks for
+    /// an [owner](Self::owner) or with a [`max_hold`](Self::max_hold) wait each by itself.
     ///
     /// A waiter loses its place if its process was paused, or could not reach the database, for longer than 2 s after
     /// its turn came, or for longer than the [`session_ttl`](crate::Builder::session_ttl) before. Then it joins again,
@@ -110,6 +116,10 @@ impl Lock {
     /// Dropping the future leaves nothing behind: in the background it leaves the queue, and a lease that it acquired
     /// is released.
     pub async fn acquire(&self) -> Result<Held, Error> {
+        if self.wait == Some(Duration::ZERO) {
+            let since = Moment::now();
+            return self.try_or_busy().await?.or_timed_out(since);
+        }
         let since = Since::now();
         let acquired = self.wait_for_it().await;
         meter::acquired(

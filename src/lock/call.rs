@@ -74,12 +74,12 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         let recall = |name| core.queue.keepers.recall(name);
         let lingered: Vec<_> = names.iter().filter_map(recall).collect();
         // The request has checked that there is at least one name.
-        let on = Subject::Lock(names[0].clone());
+        let context = Context::in_tx(core, Subject::Lock(names[0].clone()), doing, tx)?;
         let mut call = Self {
             core,
             tx,
             names,
-            context: Context::new(core, on, doing, T::DRIVER)?,
+            context,
             starved: None,
             lingers: false,
             freed: false,

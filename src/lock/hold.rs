@@ -4,24 +4,25 @@ use std::time::Duration;
 
 use super::Held;
 use crate::model::bounds::{MAX_WAIT, within};
-use crate::model::{Error, InvalidError, ReleaseOutcome};
+use crate::model::{Error, InvalidError};
 
 /// A greater fence would leave too few numbers for later grants.
 const HIGHEST: i64 = 4_000_000_000_000_000_000;
 
 impl Held {
     /// Ends this guard, and keeps the name from all others for `time` more, by the database's clock: 0 to 366 days.
-    /// During that time nobody holds it. It becomes free by itself, even if this process crashes. Until then, lists
-    /// show it with this holder.
+    /// During that time the name has no guard. It becomes free by itself, even if this process crashes. Until then,
+    /// lists show it with this holder.
     ///
     /// For work that must not be done again too soon, such as a scheduled job (`rowlock_recipes::Job`). Other guards
     /// of the same [owner](crate::Owner) keep the lease: then this only ends this guard.
     ///
     /// # Errors
     ///
-    /// A time out of bounds: the guard still holds the lease. [`Error::RowLocked`] when a transaction has the lease
-    /// pinned for the whole [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. In both
-    /// cases the name is free after the TTL, which may be sooner than `time`.
+    /// [`Error::Lost`]: the lease was lost before. A time out of bounds: the guard still holds the lease.
+    /// [`Error::RowLocked`] when a transaction has the lease pinned for the whole
+    /// [`operation_timeout`](crate::Builder::operation_timeout); a database out of reach. In both cases the name is
+    /// free after the TTL, which may be sooner than `time`.
     ///
     /// # Cancel safety
     ///
@@ -37,15 +38,16 @@ impl Held {
     ///
     /// let held = rowlock.lock("send-reminders").acquire().await?;
     /// // … they are sent …
-    /// let _ = held.release_in(Duration::from_secs(50)).await?;
-    /// assert!(rowlock.lock("send-reminders").try_acquire().await?.held().is_none());
+    /// held.release_in(Duration::from_secs(50)).await?;
+    /// assert!(rowlock.lock("send-reminders").try_acquire().await?.is_none());
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn release_in(&self, time: Duration) -> Result<ReleaseOutcome, Error> {
+    pub async fn release_in(&self, time: Duration) -> Result<(), Error> {
         let allowed = Duration::ZERO..=MAX_WAIT;
         within("release_in", time, allowed, "at most 366 days are allowed")?;
-        self.guard.release_in(time).await
+        let outcome = self.guard.release_in(time).await?;
+        outcome.or_lost(self.name())
     }
 }
 

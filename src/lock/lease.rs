@@ -46,7 +46,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::model::{Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
+use crate::model::{Deadline, Error, Loss, Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::held::guard::Guard;
 
@@ -63,7 +63,7 @@ use crate::runtime::held::guard::Guard;
 /// Dropping returns at once and releases in the background. Renewals stop, and the name is free as soon as the release
 /// reaches the database, or else within the TTL (in a session: after the next looks at it, within two of its TTLs).
 /// Call [`Rowlock::flush`](crate::Rowlock::flush) before the process exits: it waits for the release.
-#[must_use = "a lease that is dropped is released"]
+#[must_use = "a lease is released when it is dropped, and `let _` drops it at once: give it a name, such as `held`"]
 pub struct Held {
     pub(super) guard: Guard,
     pub(super) core: Arc<Core>,
@@ -168,18 +168,19 @@ impl Held {
         self.guard.at_risk().await;
     }
 
-    /// Releases the lease, and reports whether it was held until now.
+    /// Releases the lease. `Ok`: it was held until now, or an earlier call has released it.
     ///
     /// When the lease goes on to another task of this client, or [lingers](crate::Lock::linger), no statement is sent:
-    /// the outcome is what this client knows. A forced release that it has not seen yet is not reported then.
+    /// the answer is what this client knows. A forced release that it has not seen yet is not reported then.
     ///
-    /// A second call returns [`ReleaseOutcome::AlreadyReleased`]. After an error, the second call asks the database
-    /// again. If the first call may have released the lease, the second returns [`ReleaseOutcome::Released`] before
-    /// the lease's deadline, and [`Loss::Expired`] after it, because the release may have come too late. (A forced
-    /// release in between, or a failover that lost the grant, looks like a successful first call.) No call touches the
-    /// grant of another holder.
+    /// After an error of the database, a second call asks it again. If the first call may have released the lease, the
+    /// second returns `Ok` before the lease's deadline, and [`Loss::Expired`] after it, because the release may have
+    /// come too late. (A forced release in between, or a failover that lost the grant, looks like a successful first
+    /// call.) No call touches the grant of another holder.
     ///
     /// # Errors
+    ///
+    /// [`Error::Lost`]: the lease was lost before this call, and work after the loss was not protected by the lock.
     ///
     /// The database is out of reach, or the outcome is unknown. In both cases renewals have stopped, so that the name
     /// is free within the TTL (in a session: within two of its TTLs). Call it again to free the name earlier.
@@ -188,7 +189,8 @@ impl Held {
     ///
     /// Dropping the future does not stop the release. The next call gets its answer.
     /// [`flush`](crate::Rowlock::flush) waits for all releases.
-    pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
-        self.guard.release().await
+    pub async fn release(&self) -> Result<(), Error> {
+        let outcome = self.guard.release().await?;
+        outcome.or_lost(self.name())
     }
 }

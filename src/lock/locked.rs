@@ -1,6 +1,6 @@
 //! What a transaction has locked.
 
-use crate::model::{Busy, Name};
+use crate::model::Name;
 
 /// Names that a transaction has locked, until it ends. (Dropping this does nothing.)
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,26 +26,5 @@ impl Locked {
     /// The names, in their order, with their fences.
     pub fn fences(&self) -> impl Iterator<Item = (&Name, i64)> {
         self.grants.iter().map(|(name, fence)| (name, *fence))
-    }
-}
-
-/// The outcome of [`LockInTx::try_acquire`](super::LockInTx::try_acquire).
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "it tells whether the name is locked"]
-pub enum TryLock {
-    /// Locked until the transaction ends.
-    Locked(Locked),
-    /// Another holder has the name, or one of the names. Nothing was granted.
-    Busy(Busy),
-}
-
-impl TryLock {
-    /// The grant, if the lock was granted.
-    #[must_use]
-    pub fn locked(self) -> Option<Locked> {
-        match self {
-            Self::Locked(locked) => Some(locked),
-            Self::Busy(_) => None,
-        }
     }
 }

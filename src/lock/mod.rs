@@ -65,7 +65,7 @@ use std::time::Duration;
 
 pub use hold::raise_fence;
 pub use lease::Held;
-pub use locked::{Locked, TryLock};
+pub use locked::Locked;
 pub use multi::{MultiHeld, MultiLock};
 pub use optimistic::{Advance, Version, one_changed};
 pub use owner::Owner;
@@ -73,7 +73,7 @@ pub use pessimistic::{InTx, LockInTx};
 pub use rw_lock::{RwHeld, RwLock};
 pub use semaphore::Semaphore;
 
-use crate::model::{Busy, Error, Name, Share};
+use crate::model::{Busy, Error, Moment, Name, Share};
 use crate::runtime::Core;
 use crate::runtime::wait::cohort::delegate::Delegation;
 
@@ -82,8 +82,7 @@ const QUEUE_LIMIT: u32 = 10_000;
 
 /// The outcome of asking once: a guard, or what is in the way.
 #[derive(Debug)]
-#[must_use = "a lease that is dropped is released"]
-pub enum TryAcquire<H = Held> {
+pub(crate) enum TryAcquire<H = Held> {
     /// It was granted.
     Held(H),
     /// Others have the name, or wait for it. Nothing was granted.
@@ -91,20 +90,28 @@ pub enum TryAcquire<H = Held> {
 }
 
 impl<H> TryAcquire<H> {
-    /// The guard, if it was granted.
-    #[must_use = "a lease that is dropped is released"]
-    pub fn held(self) -> Option<H> {
+    pub(crate) fn held(self) -> Option<H> {
         match self {
             Self::Held(held) => Some(held),
             Self::Busy(_) => None,
         }
     }
 
-    fn map<T>(self, guard: impl FnOnce(H) -> T) -> TryAcquire<T> {
+    /// The guard, or an error that tells who is in the way of a call that began at `since`.
+    pub(crate) fn or_timed_out(self, since: Moment) -> Result<H, Error> {
         match self {
-            Self::Held(held) => TryAcquire::Held(guard(held)),
-            Self::Busy(busy) => TryAcquire::Busy(busy),
+            Self::Held(held) => Ok(held),
+            Self::Busy(busy) => Err(timed_out(busy, since)),
         }
+    }
+}
+
+/// The end of a wait that began at `since`.
+pub(crate) fn timed_out(busy: Busy, since: Moment) -> Error {
+    Error::WaitTimeout {
+        name: busy.name.clone(),
+        waited: since.elapsed(),
+        busy: Box::new(busy),
     }
 }
 
@@ -118,15 +125,19 @@ impl<H> TryAcquire<H> {
 /// # let dir = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
 /// use std::time::Duration;
-/// use rowlock::{Rowlock, TryAcquire};
+/// use rowlock::{Error, Rowlock};
 ///
 /// let rowlock = Rowlock::connect(&url).await?;
-/// match rowlock.lock("nightly-report").ttl(Duration::from_secs(10)).try_acquire().await? {
-///     TryAcquire::Held(held) => {
-///         println!("ours, with fence {}", held.fence());
-///         let _ = held.release().await?;
-///     }
-///     TryAcquire::Busy(busy) => println!("not now: {busy}"),
+/// let lock = rowlock.lock("nightly-report").ttl(Duration::from_secs(10));
+/// if let Some(held) = lock.try_acquire().await? {
+///     println!("ours, with fence {}", held.fence());
+///     held.release().await?;
+/// }
+/// // To learn who has it:
+/// match lock.wait(Duration::ZERO).acquire().await {
+///     Ok(held) => held.release().await?,
+///     Err(Error::WaitTimeout { busy, .. }) => println!("not now: {busy}"),
+///     Err(error) => return Err(error.into()),
 /// }
 /// # Ok(())
 /// # }
@@ -227,13 +238,13 @@ impl Lock {
         self
     }
 
-    /// After a release for which nobody waits, this client keeps the name for this time, so that its next acquire
+    /// After a release, if the name has no waiter, this client keeps the name for this time, so that its next acquire
     /// under the same settings costs no statement: 1 ms to 1 min; it keeps nothing when not set. Use it for names that
     /// one process takes again and again, such as the partitions that it works on.
     ///
-    /// A waiter elsewhere calls the name back: at once where the server tells it (PostgreSQL, but not behind a pooler
-    /// that shares connections), within a tenth of a second elsewhere. [`flush`](crate::Rowlock::flush) and
-    /// [`shutdown`](crate::Rowlock::shutdown) give all such names back.
+    /// When a task in another client waits for the name, this client gives it back: at once on PostgreSQL, within a
+    /// tenth of a second on the other engines and behind a pooler that shares connections.
+    /// [`flush`](crate::Rowlock::flush) and [`shutdown`](crate::Rowlock::shutdown) give all such names back.
     ///
     /// The price: while it is kept,
     ///
@@ -245,9 +256,9 @@ impl Lock {
     /// - `list` and `inspect` show it as held, and it is renewed;
     /// - a client whose last handle is dropped without a shutdown lives on, until its names are given back.
     ///
-    /// Each guard has a fence of its own, as always. A lease that a transaction has [pinned](crate::Held::pin) is not
-    /// kept, nor one with less than half of its trusted time left, nor one of an [owner](Self::owner), with a
-    /// [`max_hold`](Self::max_hold) or on a Galera cluster.
+    /// Each guard has a fence of its own, as always. These leases are not kept: a lease that a transaction has
+    /// [pinned](crate::Held::pin), a lease with less than half of its trusted time left, the lease of an
+    /// [owner](Self::owner), a lease with a [`max_hold`](Self::max_hold), and any lease on a Galera cluster.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = Some(linger);
         self

@@ -27,7 +27,7 @@ use super::patience::Patience;
 use super::pessimistic::sorted;
 use super::with::{check, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
-use crate::model::{Busy, Deadline, Error, Loss, Moment, Name, ReleaseOutcome};
+use crate::model::{Busy, Deadline, Error, Loss, Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
@@ -52,7 +52,7 @@ use crate::transaction::Transaction;
 /// for (name, fence) in held.fences() {
 ///     println!("{name}: fence {fence}");
 /// }
-/// let _ = held.release().await?;
+/// held.release().await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -89,13 +89,10 @@ impl MultiLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: what it acquired is released in the background.
-    pub async fn try_acquire(&self) -> Result<TryAcquire<MultiHeld>, Error> {
+    pub async fn try_acquire(&self) -> Result<Option<MultiHeld>, Error> {
         let names = self.names.as_ref().map_err(Clone::clone)?;
         let (held, busy) = self.ask(names).await?;
-        Ok(match busy {
-            None => TryAcquire::Held(MultiHeld { held }),
-            Some(busy) => TryAcquire::Busy(busy),
-        })
+        Ok(busy.is_none().then_some(MultiHeld { held }))
     }
 
     /// Waits for all names, for at most [`wait`](Self::wait). If the database is out of reach, it tries again in that
@@ -163,7 +160,7 @@ impl MultiLock {
         let locks: Vec<Lock> = names.iter().map(|name| self.lock(name)).collect();
         let mut held = Vec::with_capacity(names.len());
         let mut first = None;
-        let tried = join_all(locks.iter().map(Lock::try_acquire)).await;
+        let tried = join_all(locks.iter().map(Lock::try_or_busy)).await;
         for tried in tried {
             match tried? {
                 TryAcquire::Held(granted) if first.is_none() => held.push(granted),
@@ -200,7 +197,7 @@ impl MultiLock {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "leases that are dropped are released"]
+#[must_use = "leases are released when they are dropped, and `let _` drops them at once: give them a name, such as `held`"]
 pub struct MultiHeld {
     held: Vec<Held>,
 }
@@ -316,8 +313,7 @@ impl MultiHeld {
         Ok(())
     }
 
-    /// Releases all leases, and reports whether all were held until now: otherwise the first loss. See
-    /// [`Held::release`].
+    /// Releases all leases. See [`Held::release`].
     ///
     /// # Errors
     ///
@@ -327,19 +323,8 @@ impl MultiHeld {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop the release.
-    pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
-        let mut outcome = ReleaseOutcome::AlreadyReleased;
-        for released in join_all(self.held.iter().map(Held::release)).await {
-            match released? {
-                ReleaseOutcome::Released if outcome == ReleaseOutcome::AlreadyReleased => {
-                    outcome = ReleaseOutcome::Released;
-                }
-                lost @ ReleaseOutcome::Lost(_) if !matches!(outcome, ReleaseOutcome::Lost(_)) => {
-                    outcome = lost;
-                }
-                _ => {}
-            }
-        }
-        Ok(outcome)
+    pub async fn release(&self) -> Result<(), Error> {
+        let released = join_all(self.held.iter().map(Held::release)).await;
+        released.into_iter().collect()
     }
 }

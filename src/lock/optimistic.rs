@@ -214,13 +214,13 @@ impl Advance {
 /// # sqlx::raw_sql("CREATE TABLE account (id INTEGER, cents INTEGER, version INTEGER);
 /// #                INSERT INTO account VALUES (7, 500, 1)").execute(&pool).await?;
 /// let left: i64 = rowlock::Retry::new()
-///     .run(&pool, |mut tx| async move {
+///     .run(&pool, async |mut tx| {
 ///         let (cents, version): (i64, i64) =
-///             sqlx::query_as("SELECT cents, version FROM account WHERE id = 7").fetch_one(&mut **tx).await?;
+///             sqlx::query_as("SELECT cents, version FROM account WHERE id = 7").fetch_one(&mut *tx).await?;
 ///         let done = sqlx::query("UPDATE account SET cents = ?, version = version + 1 WHERE id = 7 AND version = ?")
 ///             .bind(cents - 100)
 ///             .bind(version)
-///             .execute(&mut **tx)
+///             .execute(&mut *tx)
 ///             .await?;
 ///         rowlock::one_changed(done.rows_affected())?;
 ///         Ok::<_, rowlock::Error>(cents - 100)

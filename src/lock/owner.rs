@@ -40,7 +40,7 @@ use crate::runtime::held::guard::Guard;
 /// let outer = rowlock.lock("account:7").owner(&me).acquire().await?;
 /// let inner = rowlock.lock("account:7").owner(&me).acquire().await?; // would wait without `owner`
 /// assert_eq!(inner.fence(), outer.fence());
-/// let _ = inner.release().await?;
+/// inner.release().await?;
 /// assert!(outer.is_held());
 /// # Ok(())
 /// # }

@@ -35,10 +35,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lock::call::{InTransaction, Taking, TxLook, conflict};
-use crate::lock::locked::{Locked, TryLock};
+use crate::lock::locked::Locked;
 use crate::lock::optimistic::{Advance, Version};
+use crate::lock::{TryAcquire, timed_out};
 use crate::model::bounds::check_wait;
-use crate::model::{Busy, Error, InvalidError, Moment, Name, TransactionError};
+use crate::model::{Error, InvalidError, Moment, Name, TransactionError};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
@@ -220,9 +221,10 @@ impl<T: Transaction> LockInTx<'_, T> {
         self
     }
 
-    /// Asks once, and does not wait for a holder.
+    /// Asks once, and does not wait for a holder. `None`: another holder has the name, or one of the names, and
+    /// nothing was granted. (To learn who, [`acquire`](Self::acquire) with a [`wait`](Self::wait) of zero.)
     ///
-    /// After [`TryLock::Busy`] the transaction can go on, but end it soon: on MySQL and MariaDB, rows that it has
+    /// After `None` the transaction can go on, but end it soon: on MySQL and MariaDB, rows that it has
     /// looked at may stay locked until it ends. These are the rows of the names before the busy one, and the row of a
     /// lease whose name this client had not seen leased before. That lease cannot be renewed meanwhile.
     ///
@@ -241,18 +243,22 @@ impl<T: Transaction> LockInTx<'_, T> {
     ///
     /// After dropping the future, roll the transaction back. (MySQL over TLS: sqlx's pool may lose the connection for
     /// good, unless the pool has an `after_release` that pings. [`Retry`](crate::Retry) does not need this.)
-    pub async fn try_acquire(self) -> Result<TryLock, Error> {
+    pub async fn try_acquire(self) -> Result<Option<Locked>, Error> {
+        Ok(self.try_or_busy().await?.held())
+    }
+
+    async fn try_or_busy(self) -> Result<TryAcquire<Locked>, Error> {
         let names = self.names?;
         self.core.lanes.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;
         let new = match attempt.look_first().await? {
-            TxLook::Leased(busy) => return Ok(TryLock::Busy(busy)),
+            TxLook::Leased(busy) => return Ok(TryAcquire::Busy(busy)),
             TxLook::Free { new } => new,
         };
         match attempt.take().await? {
-            Taking::Locked(locked) => return Ok(TryLock::Locked(locked)),
-            Taking::Missed(Some(busy)) => return Ok(TryLock::Busy(busy)),
-            Taking::Quarantined(left) => return Ok(TryLock::Busy(attempt.quarantined(left))),
+            Taking::Locked(locked) => return Ok(TryAcquire::Held(locked)),
+            Taking::Missed(Some(busy)) => return Ok(TryAcquire::Busy(busy)),
+            Taking::Quarantined(left) => return Ok(TryAcquire::Busy(attempt.quarantined(left))),
             Taking::Missed(None) | Taking::Blocking => {}
         }
         attempt.check_starved().await?;
@@ -264,12 +270,13 @@ impl<T: Transaction> LockInTx<'_, T> {
         if attempt.freed
             && let Taking::Locked(locked) = attempt.take().await?
         {
-            return Ok(TryLock::Locked(locked));
+            return Ok(TryAcquire::Held(locked));
         }
-        Ok(TryLock::Busy(busy))
+        Ok(TryAcquire::Busy(busy))
     }
 
-    /// Waits for the lock, for at most [`wait`](Self::wait).
+    /// Waits for the lock, for at most [`wait`](Self::wait). With a wait of zero it asks once, as
+    /// [`try_acquire`](Self::try_acquire) does.
     ///
     /// It waits in the database for other transactions: the database chooses their order, and detects their deadlocks.
     /// It polls for the end of a lease. Meanwhile the transaction keeps its connection and all its locks. A holder
@@ -293,17 +300,16 @@ impl<T: Transaction> LockInTx<'_, T> {
     /// its connection until it gets the row, or until its time limit ends. So set [`wait`](Self::wait), and put no
     /// timeout around this future.
     pub async fn acquire(self) -> Result<Locked, Error> {
-        let names = self.names?;
         if let Some(wait) = self.wait {
             check_wait(wait)?;
         }
         let started = Moment::now();
+        if self.wait == Some(Duration::ZERO) {
+            return self.try_or_busy().await?.or_timed_out(started);
+        }
         let limit = self.wait.map(|wait| started + wait);
-        let timed_out = |busy: Busy| Error::WaitTimeout {
-            name: busy.name.clone(),
-            waited: started.elapsed(),
-            busy: Box::new(busy),
-        };
+        let timed_out = |busy| timed_out(busy, started);
+        let names = self.names?;
         let several = names.len() > 1;
         self.core.lanes.check_open()?;
         let mut attempt = InTransaction::new(&self.core, self.tx, names, "lock").await?;

@@ -62,17 +62,17 @@ impl Held {
     /// For a lock [in a session](crate::Lock::in_session), the pin proves that no other holder was granted the name,
     /// and prevents that until `tx` ends, even if the session expires meanwhile.
     ///
-    /// Several transactions may pin one lease at the same time (on a Galera cluster one after the other: the next one
-    /// waits for the end of the one before). Pinning twice in one transaction is harmless. A pin delays no other name
-    /// and no other renewal of this process (but on SQLite a writer locks the whole file). If pins keep the row locked
-    /// all the time, the lease cannot be renewed and is lost: pin at the end. Release the lease after the commit, not
-    /// before: a release waits for the pin.
+    /// Several transactions may pin one lease at the same time. On a Galera cluster each waits for the end of the one
+    /// before. Pinning twice in one transaction is harmless. A pin delays only this name, and only the renewal of this
+    /// lease; on SQLite a writer locks the whole file. If pins keep the row locked all the time, the lease cannot be
+    /// renewed and is lost: pin at the end. Release the lease after the commit, not before: a release waits for the
+    /// pin.
     ///
-    /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the
-    /// transaction's snapshot (nor can MariaDB with `innodb_snapshot_isolation`). A renewal in between makes a pin
-    /// at the end fail with [`Error::Conflict`]. Pin at the start there, or use [`Retry`](crate::Retry).
+    /// Under REPEATABLE READ and SERIALIZABLE, PostgreSQL cannot lock a row that has changed since the transaction's
+    /// snapshot. The same is true of MariaDB with `innodb_snapshot_isolation`. A renewal in between makes a pin at the
+    /// end fail with [`Error::Conflict`]. Pin at the start there, or use [`Retry`](crate::Retry).
     ///
-    /// A savepoint that is rolled back takes a pin in it with it.
+    /// Rolling back to a savepoint undoes the pins that were made after it.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Held {
     /// sqlx::query("UPDATE stock SET items = items - 1").execute(&mut *tx).await?;
     /// held.pin(&mut tx).await?; // an error here drops `tx`, which rolls it back
     /// tx.commit().await?;
-    /// let _ = held.release().await?;
+    /// held.release().await?;
     /// # Ok(())
     /// # }
     /// ```

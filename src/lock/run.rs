@@ -35,7 +35,7 @@ impl Held {
     /// held.begin_run().await?;
     /// // … the report is made …
     /// held.end_run(true, "42 pages").await?;
-    /// let _ = held.release().await?;
+    /// held.release().await?;
     /// let last = rowlock.admin().last_run("nightly-report").await?.expect("it was recorded");
     /// println!("{} {} after {:?}: {}", last.name, last.state, last.took.unwrap_or_default(), last.message);
     /// # Ok(())

@@ -33,7 +33,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use super::{Held, Lock, TryAcquire};
+use super::{Held, Lock};
 use crate::model::{Error, Kind, Mode, Share, Subject};
 use crate::store::verbs::Store;
 use crate::store::verbs::permit::{WeighOutcome, WeighParams};
@@ -65,12 +65,13 @@ use crate::store::verbs::permit::{WeighOutcome, WeighParams};
 /// let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// let catalog = rowlock.rw_lock("catalog");
 /// let (one, other) = (catalog.read().await?, catalog.read().await?); // side by side
-/// assert!(catalog.try_write().await?.held().is_none());
-/// let _ = (one.release().await?, other.release().await?);
+/// assert!(catalog.try_write().await?.is_none());
+/// one.release().await?;
+/// other.release().await?;
 /// let mut writer = catalog.write().await?;
 /// // … write, then let readers in, and keep other writers out:
 /// writer.downgrade().await?;
-/// assert!(catalog.try_read().await?.held().is_some());
+/// assert!(catalog.try_read().await?.is_some());
 /// # Ok(())
 /// # }
 /// ```
@@ -109,7 +110,7 @@ impl RwLock {
         Ok(RwHeld::new(held, Mode::Read))
     }
 
-    /// Waits until nobody else holds the lock, for at most [`wait`](Self::wait).
+    /// Waits until the lock has no other holder, for at most [`wait`](Self::wait).
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl RwLock {
         Ok(RwHeld::new(held, Mode::Write))
     }
 
-    /// Asks once to read. [`TryAcquire::Busy`]: a writer holds the lock, or others wait for it.
+    /// Asks once to read. `None`: a writer holds the lock, or others wait for it.
     ///
     /// # Errors
     ///
@@ -140,12 +141,12 @@ impl RwLock {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: what it acquired is released in the background.
-    pub async fn try_read(&self) -> Result<TryAcquire<RwHeld>, Error> {
+    pub async fn try_read(&self) -> Result<Option<RwHeld>, Error> {
         let tried = self.asking(Mode::Read).try_acquire().await?;
         Ok(tried.map(|held| RwHeld::new(held, Mode::Read)))
     }
 
-    /// Asks once to write. [`TryAcquire::Busy`]: others hold the lock, or wait for it.
+    /// Asks once to write. `None`: others hold the lock, or wait for it.
     ///
     /// # Errors
     ///
@@ -158,7 +159,7 @@ impl RwLock {
     /// # Cancel safety
     ///
     /// As [`try_read`](Self::try_read).
-    pub async fn try_write(&self) -> Result<TryAcquire<RwHeld>, Error> {
+    pub async fn try_write(&self) -> Result<Option<RwHeld>, Error> {
         let tried = self.asking(Mode::Write).try_acquire().await?;
         Ok(tried.map(|held| RwHeld::new(held, Mode::Write)))
     }
@@ -178,7 +179,7 @@ fn weight(mode: Mode) -> u32 {
 
 /// A read/write lock that is held, by a reader or a writer. It is a [`Held`]: it is renewed, can be pinned, and is
 /// released when it is dropped.
-#[must_use = "a lock that is dropped is released"]
+#[must_use = "a lock is released when it is dropped, and `let _` drops it at once: give it a name, such as `held`"]
 pub struct RwHeld {
     held: Held,
     mode: Mode,
@@ -193,7 +194,7 @@ impl fmt::Debug for RwHeld {
 }
 
 impl From<RwHeld> for Held {
-    /// Whoever has this cannot change how the lock is held.
+    /// This value has no `downgrade` and no `try_upgrade`.
     fn from(held: RwHeld) -> Self {
         held.held
     }
@@ -263,7 +264,7 @@ impl RwHeld {
     /// let mut held = catalog.read().await?;
     /// // … read, and see that something has to be written:
     /// if !held.try_upgrade().await? {
-    ///     let _ = held.release().await?;
+    ///     held.release().await?;
     ///     held = catalog.write().await?; // read again
     /// }
     /// assert_eq!(held.mode(), rowlock::Mode::Write);

@@ -4,19 +4,19 @@
 //!
 //! A semaphore has a capacity, and its permits have weights. The sum of the weights of all live permits is at most the
 //! capacity. Each permit is a lease of its own: it is renewed while its guard lives, it may be lost, it can be
-//! [pinned](Held::pin), and it has a fence. Whoever does not fit waits in one queue, in the order of arrival: the
-//! first waiter that does not fit keeps back those behind it, so that a permit of a large weight does not starve.
+//! [pinned](Held::pin), and it has a fence. A request that does not fit waits in one queue, in the order of arrival:
+//! the first waiter that does not fit blocks the waiters after it, so that a permit of a large weight does not starve.
 //!
 //! # Trust window
 //!
-//! That of a [lease](super::lease). A permit that has expired is given to others as soon as somebody asks for it; one
-//! that a transaction has pinned is not, before that transaction ends.
+//! That of a [lease](super::lease). An expired permit is removed when another request needs its weight. If a
+//! transaction has pinned the permit, that happens only after the transaction has ended.
 //!
 //! # Failure
 //!
 //! That of a [lease](super::lease). A waiter goes with the [session](crate::Builder::session_ttl) of its client.
 
-use super::{Held, Lock, TryAcquire};
+use super::{Held, Lock};
 use crate::model::{Error, Kind, Share, Subject, check_capacity};
 use crate::store::verbs::Store;
 use crate::store::verbs::permit::ResizeOutcome;
@@ -48,9 +48,9 @@ use crate::store::verbs::row::wrong_kind;
 /// let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// let exports = rowlock.semaphore("exports", 2); // two at a time, in all processes
 /// let (first, second) = (exports.acquire().await?, exports.acquire().await?);
-/// assert!(exports.try_acquire().await?.held().is_none());
-/// let _ = first.release().await?;
-/// assert!(exports.try_acquire().await?.held().is_some());
+/// assert!(exports.try_acquire().await?.is_none());
+/// first.release().await?;
+/// assert!(exports.try_acquire().await?.is_some());
 /// # drop(second);
 /// # Ok(())
 /// # }
@@ -86,8 +86,8 @@ impl Semaphore {
     /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
     /// let memory = rowlock.semaphore("memory-gb", 16);
     /// let large = memory.clone().weight(12).acquire().await?;
-    /// assert!(memory.clone().weight(8).try_acquire().await?.held().is_none());
-    /// assert!(memory.weight(4).try_acquire().await?.held().is_some());
+    /// assert!(memory.clone().weight(8).try_acquire().await?.is_none());
+    /// assert!(memory.weight(4).try_acquire().await?.is_some());
     /// # drop(large);
     /// # Ok(())
     /// # }
@@ -99,7 +99,7 @@ impl Semaphore {
 
     as_lock_settings!(lock);
 
-    /// Asks once for a permit. While others wait for one, they come first: the answer is [`TryAcquire::Busy`]. The
+    /// Asks once for a permit. While others wait for one, they come first. `None`: not now. The
     /// client opens its [session](crate::Builder::session_ttl) for this, as for every wait.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Semaphore {
     /// # Cancel safety
     ///
     /// Dropping the future leaves nothing behind: a permit that it acquired is released in the background.
-    pub async fn try_acquire(&self) -> Result<TryAcquire, Error> {
+    pub async fn try_acquire(&self) -> Result<Option<Held>, Error> {
         self.asking().try_acquire().await
     }
 

@@ -43,7 +43,7 @@ impl Held {
     /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
     /// let held = rowlock.lock("report").acquire().await?;
     /// let lines = held.with(async || "work that awaits".len()).await?;
-    /// let _ = held.release().await?;
+    /// held.release().await?;
     /// # assert_eq!(lines, 16);
     /// # Ok(())
     /// # }

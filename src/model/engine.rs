@@ -43,7 +43,7 @@ impl FromStr for Engine {
 
     fn from_str(name: &str) -> Result<Self, InvalidError> {
         match name {
-            "postgres" | "postgresql" => Ok(Self::Postgres),
+            "postgres" | "postgresql" | "pg" => Ok(Self::Postgres),
             "mysql" => Ok(Self::MySql),
             "mariadb" => Ok(Self::MariaDb),
             "sqlite" => Ok(Self::Sqlite),

@@ -171,18 +171,6 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The outcome of [`Held::release`](crate::Held::release).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "it tells whether the lease was still held"]
-pub enum ReleaseOutcome {
-    /// The lease was held until this call, which released this guard.
-    Released,
-    /// The lease was lost before this call. Work after the loss was not protected by the lock.
-    Lost(Loss),
-    /// An earlier call released this guard.
-    AlreadyReleased,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,45 @@ const MAX_BYTES: usize = 255;
 /// accept it.
 pub const HTTP_SCOPES: &str = "http:";
 
+/// Whose key it is: a tenant, a user, a queue. Equal keys of two users are two records. With its key it names a
+/// record: each is 1 to 255 bytes of any value.
+///
+/// ```
+/// use rowlock::Scope;
+///
+/// let key = Scope("customer:7").key("order-4711");
+/// # let _ = key;
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope<S>(pub S);
+
+impl<S: AsRef<[u8]>> Scope<S> {
+    /// A key of this scope: what the request is called, the same for each retry.
+    pub fn key<K: AsRef<[u8]>>(self, key: K) -> Key<S, K> {
+        Key { scope: self.0, key }
+    }
+}
+
+/// A key, and whose key it is: made by [`Scope::key`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key<S, K> {
+    pub(crate) scope: S,
+    pub(crate) key: K,
+}
+
+impl<S: AsRef<[u8]>, K: AsRef<[u8]>> Key<S, K> {
+    /// The record of this name.
+    pub(crate) fn record(&self) -> Result<RecordKey, InvalidError> {
+        RecordKey::new(&self.scope, &self.key)
+    }
+
+    /// [`Self::record`], for an attempt of the application's own.
+    pub(crate) fn own_record(&self) -> Result<RecordKey, InvalidError> {
+        check_scope(self.scope.as_ref())?;
+        self.record()
+    }
+}
+
 /// The name of an idempotency record: a key within a scope, each 1 to 255 bytes of any value.
 ///
 /// The scope says whose key it is (a tenant, a user, a queue): equal keys of two users are two records. Both are

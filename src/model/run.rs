@@ -19,8 +19,8 @@ pub struct RunInfo {
     pub holder: String,
     /// When it began, by the database's clock.
     pub began_at: DateTime<Utc>,
-    /// The time from its begin to its end; if it is running, the time until now. `None`: it was abandoned, and nobody
-    /// knows.
+    /// The time from its begin to its end; if it is running, the time until now. `None`: it was abandoned, so its end
+    /// is unknown.
     pub took: Option<Duration>,
     /// How far it has come.
     pub state: RunState,
@@ -34,7 +34,7 @@ pub struct RunInfo {
 pub enum RunState {
     /// Its lease is live.
     Running,
-    /// Its lease has ended, and nobody has recorded its end: the process has crashed or was cut off.
+    /// Its lease ended before its end was recorded: the process has crashed or was cut off.
     Abandoned,
     /// It has succeeded.
     Succeeded,

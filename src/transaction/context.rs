@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::Transaction;
 use super::commit_failure::CommitFailure;
 use crate::model::{Error, Subject, TransactionError};
 use crate::runtime::Core;
@@ -39,6 +40,24 @@ impl<'a> Context<'a> {
                 core.server.engine
             )))
         }
+    }
+
+    /// [`Self::new`] for a transaction of the caller's, which has to be open.
+    pub(crate) fn in_tx<T: Transaction>(
+        core: &'a Arc<Core>,
+        on: Subject,
+        doing: &'static str,
+        tx: &T,
+    ) -> Result<Self, Error> {
+        let it = Self::new(core, on, doing, T::DRIVER)?;
+        if tx.is_open() {
+            return Ok(it);
+        }
+        Err(Error::Transaction(TransactionError::Over {
+            doing,
+            on: it.on,
+            detail: "sqlx has begun none on this connection".into(),
+        }))
     }
 
     /// The answer, if it comes from the client's database.

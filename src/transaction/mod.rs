@@ -1,7 +1,9 @@
 //! The application's transactions: the pools that begin them, the calls in them, and retrying them.
 
 mod commit_failure;
+mod connection;
 mod context;
+mod ended_here;
 mod open;
 mod pool;
 mod retry;
@@ -13,8 +15,8 @@ use crate::store::verbs::TxStore;
 
 pub(crate) use commit_failure::CommitFailure;
 pub(crate) use context::Context;
+pub use open::RetryTx;
 pub(crate) use open::{Open, Run};
-pub use open::{PoolTx, RetryTx};
 pub use pool::Pool;
 pub(crate) use pool::connector;
 pub use retry::Retry;
@@ -22,11 +24,14 @@ pub use retryable::{Retryable, is_retryable};
 pub(crate) use sole_writer::is_alone_in;
 
 /// An open transaction of sqlx: `Transaction<'_, Postgres>`, `Transaction<'_, MySql>` (MariaDB too),
-/// `Transaction<'_, Sqlite>`, or a [`RetryTx`] of one of them. Sealed.
+/// `Transaction<'_, Sqlite>`, a [`RetryTx`] of one of these databases, or a connection that is in a transaction
+/// (`PgConnection`, `MySqlConnection`, `SqliteConnection`, `PoolConnection`). A connection that is in none is refused
+/// at run time ([`TransactionError::Over`](crate::TransactionError::Over)). Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction of sqlx's that this build of rowlock knows",
-    note = "pass `&mut tx`, where `tx` is what `pool.begin().await?` returns",
-    note = "rowlock has the engine of `tx` only with its feature: `postgres`, `mysql` or `sqlite`"
+    note = "pass `&mut tx`, where `tx` is what `pool.begin().await?` returns, or the connection in that transaction",
+    note = "rowlock has the engine of `tx` only with its feature: `postgres`, `mysql` or `sqlite`",
+    note = "it takes the transactions of sqlx 0.9: in another release of sqlx they are other types of the same name (`cargo tree -i sqlx` tells)"
 )]
 pub trait Transaction: sealed::Sealed {}
 
@@ -47,6 +52,11 @@ mod sealed {
 
         #[allow(private_interfaces, reason = "sealed")]
         fn connection(&mut self) -> &mut dyn TxStore;
+
+        /// Whether a transaction is open, as far as sqlx knows.
+        fn is_open(&self) -> bool {
+            true
+        }
 
         /// Whether rowlock has begun it, as one that may write.
         fn is_begun(&self) -> bool {

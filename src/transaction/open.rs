@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sqlx::{Connection as _, SqlSafeStr};
+use sqlx::{Connection as _, Database, SqlSafeStr};
 
 use super::commit_failure::CommitFailure;
 use super::sealed::{self, AtEnd};
@@ -41,16 +41,16 @@ const BEGIN: &str = "the begin of a transaction";
 const COMMIT: &str = "the commit of a transaction";
 const ROLLBACK: &str = "the rollback of a transaction";
 
-/// The transaction of one attempt of [`Retry::run`](super::Retry::run): it dereferences to sqlx's transaction.
-/// Dropping it gives it back to rowlock, which commits it or rolls it back.
-pub struct RetryTx<T> {
-    open: Option<Open<T>>,
-    slot: Arc<Mutex<Option<Open<T>>>>,
+/// The transaction of one attempt of [`Retry::run`](super::Retry::run). It dereferences to sqlx's connection:
+/// statements run on `&mut *tx`. Dropping it gives it back to rowlock, which commits it or rolls it back.
+pub struct RetryTx<B: Database> {
+    open: Option<Open<B>>,
+    slot: Arc<Mutex<Option<Open<B>>>>,
 }
 
 /// An open transaction, and the actions to run after its end.
-pub(crate) struct Open<T> {
-    pub(crate) tx: T,
+pub(crate) struct Open<B: Database> {
+    pub(crate) tx: sqlx::Transaction<'static, B>,
     /// Until the transaction has ended. (Dropped after it.)
     turn: Option<WriteTurn>,
     at_end: Vec<AtEnd>,
@@ -61,12 +61,12 @@ pub(crate) struct Open<T> {
 /// The receiver of a lent transaction. When the caller drops the work, and this receiver with it, a task of the
 /// caller's runtime rolls the transaction back. Without the rollback, the next user of the connection would get the
 /// error of the statement that was cut off, and sqlx's pool of MySQL over TLS would lose the connection.
-pub(crate) struct Lent<T> {
-    slot: Arc<Mutex<Option<Open<T>>>>,
-    abandon: fn(Open<T>),
+pub(crate) struct Lent<B: Database> {
+    slot: Arc<Mutex<Option<Open<B>>>>,
+    abandon: fn(Open<B>),
 }
 
-impl<B: SupportedDatabase> Open<sqlx::Transaction<'static, B>> {
+impl<B: SupportedDatabase> Open<B> {
     /// Rolls back. If the future is dropped, a task goes on with it.
     pub(crate) fn undo(self) -> Completion<()> {
         let tasks = self.run.tasks.clone();
@@ -129,8 +129,8 @@ impl<B: SupportedDatabase> Open<sqlx::Transaction<'static, B>> {
     /// Lends the transaction to `work`, which gives it back by dropping it.
     pub(crate) async fn lend<F: Future>(
         self,
-        work: impl FnOnce(RetryTx<sqlx::Transaction<'static, B>>) -> F,
-    ) -> (F::Output, Lent<sqlx::Transaction<'static, B>>) {
+        work: impl FnOnce(RetryTx<B>) -> F,
+    ) -> (F::Output, Lent<B>) {
         let (slot, alone_in) = (Arc::new(Mutex::new(None)), self.alone_in.clone());
         let tx = RetryTx {
             open: Some(self),
@@ -174,12 +174,12 @@ fn outcome_of(committed: Result<(), sqlx::Error>) -> Result<(), CommitFailure> {
     })
 }
 
-impl<T> Lent<T> {
-    fn take(&self) -> Option<Open<T>> {
+impl<B: Database> Lent<B> {
+    fn take(&self) -> Option<Open<B>> {
         lock(&self.slot).take()
     }
 
-    pub(crate) fn back(self) -> Result<Open<T>, Error> {
+    pub(crate) fn back(self) -> Result<Open<B>, Error> {
         self.take().ok_or(Error::Invalid(InvalidError::Setting {
             setting: "work",
             reason: "the closure kept the transaction: drop the transaction before the closure returns",
@@ -187,7 +187,7 @@ impl<T> Lent<T> {
     }
 }
 
-impl<T> Drop for Lent<T> {
+impl<B: Database> Drop for Lent<B> {
     fn drop(&mut self) {
         if let Some(open) = self.take() {
             (self.abandon)(open);
@@ -195,11 +195,7 @@ impl<T> Drop for Lent<T> {
     }
 }
 
-/// A transaction that [`Retry`](super::Retry) has begun in a pool of type `P`.
-pub type PoolTx<P> =
-    RetryTx<sqlx::Transaction<'static, <P as super::pool::sealed::Sealed>::Database>>;
-
-impl<T> RetryTx<T> {
+impl<B: Database> RetryTx<B> {
     /// Keeps a guard until the transaction has ended: it is dropped after the commit, or after the rollback.
     ///
     /// A guard that stays in the closure is dropped when the closure returns, which is *before* the commit. Then the
@@ -214,7 +210,7 @@ impl<T> RetryTx<T> {
     /// # let rowlock = rowlock::Rowlock::from_pool(&pool).await?;
     /// let held = &std::sync::Mutex::new(Some(rowlock.lock("stock:42").acquire().await?));
     /// let once = rowlock.retry().attempts(1);
-    /// let done = once.run(&pool, |mut tx| async move {
+    /// let done = once.run(&pool, async |mut tx| {
     ///     if let Some(held) = held.lock().unwrap().take() {
     ///         tx.keep(held); // until the commit
     ///     }
@@ -229,45 +225,44 @@ impl<T> RetryTx<T> {
         self.open().at_end.push(Box::new(move || drop(guard)));
     }
 
-    fn open(&mut self) -> &mut Open<T> {
+    fn open(&mut self) -> &mut Open<B> {
         self.open.as_mut().expect("it is there until it is dropped")
     }
 }
 
-impl<T> fmt::Debug for RetryTx<T> {
+impl<B: Database> fmt::Debug for RetryTx<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryTx").finish_non_exhaustive()
     }
 }
 
-impl<T> Deref for RetryTx<T> {
-    type Target = T;
+impl<B: Database> Deref for RetryTx<B> {
+    type Target = B::Connection;
 
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &B::Connection {
         let open = self.open.as_ref();
         &open.expect("it is there until it is dropped").tx
     }
 }
 
-impl<T> DerefMut for RetryTx<T> {
-    fn deref_mut(&mut self) -> &mut T {
+impl<B: Database> DerefMut for RetryTx<B> {
+    fn deref_mut(&mut self) -> &mut B::Connection {
         &mut self.open().tx
     }
 }
 
-impl<T> Drop for RetryTx<T> {
+impl<B: Database> Drop for RetryTx<B> {
     fn drop(&mut self) {
         *lock(&self.slot) = self.open.take();
     }
 }
 
-impl<T: Transaction> sealed::Sealed for RetryTx<T> {
-    #[allow(private_interfaces, reason = "sealed")]
-    const DRIVER: Driver = T::DRIVER;
+#[allow(private_bounds, private_interfaces, reason = "sealed")]
+impl<B: SupportedDatabase> sealed::Sealed for RetryTx<B> {
+    const DRIVER: Driver = B::DRIVER;
 
-    #[allow(private_interfaces, reason = "sealed")]
     fn connection(&mut self) -> &mut dyn TxStore {
-        T::connection(self)
+        &mut **self
     }
 
     fn is_begun(&self) -> bool {
@@ -278,13 +273,13 @@ impl<T: Transaction> sealed::Sealed for RetryTx<T> {
         self.open().at_end.push(then);
     }
 
-    #[allow(private_interfaces, reason = "sealed")]
     fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
         lock(&self.open().run.missing).push((Arc::clone(&core.rows), name.clone()));
     }
 }
 
-impl<T: Transaction> Transaction for RetryTx<T> {}
+#[allow(private_bounds, reason = "sealed")]
+impl<B: SupportedDatabase> Transaction for RetryTx<B> {}
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -17,7 +17,8 @@ pub(crate) fn connector<B: SupportedDatabase>(pool: &sqlx::Pool<B>) -> Result<B:
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an sqlx pool that this build of rowlock knows",
     note = "pass a `&PgPool`, `&MySqlPool` or `&SqlitePool`",
-    note = "rowlock has the engine of a pool only with its feature: `postgres`, `mysql` or `sqlite`"
+    note = "rowlock has the engine of a pool only with its feature: `postgres`, `mysql` or `sqlite`",
+    note = "it takes the pools of sqlx 0.9: in another release of sqlx they are other types of the same name (`cargo tree -i sqlx` tells)"
 )]
 pub trait Pool: sealed::Sealed {}
 

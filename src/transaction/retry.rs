@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit_failure::CommitFailure;
-use super::open::{Open, PoolTx, Run, lock};
+use super::open::{Open, RetryTx, Run, lock};
 use super::{Pool, Retryable};
 use crate::model::{Error, InvalidError, Moment};
 use crate::runtime::base::backoff;
@@ -42,10 +42,10 @@ use crate::runtime::upkeep::known_rows::make_rows;
 /// let left = rowlock
 ///     .retry()
 ///     .attempts(20)
-///     .run(&pool, |mut tx| async move {
+///     .run(&pool, async |mut tx| {
 ///         let seen = rowlock.in_tx(&mut tx).version("stock:42").await?;
-///         let items: i64 = sqlx::query_scalar("SELECT items FROM stock").fetch_one(&mut **tx).await?;
-///         sqlx::query("UPDATE stock SET items = ?").bind(items - 1).execute(&mut **tx).await?;
+///         let items: i64 = sqlx::query_scalar("SELECT items FROM stock").fetch_one(&mut *tx).await?;
+///         sqlx::query("UPDATE stock SET items = ?").bind(items - 1).execute(&mut *tx).await?;
 ///         rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)?;
 ///         Ok::<_, rowlock::Error>(items - 1)
 ///     })
@@ -124,7 +124,11 @@ impl Retry {
     /// # Cancel safety
     ///
     /// Dropping the future rolls the transaction back. After `work`, the commit goes on in the background.
-    pub async fn run<P, T, E, F>(&self, pool: &P, work: impl FnMut(PoolTx<P>) -> F) -> Result<T, E>
+    pub async fn run<P, T, E, F>(
+        &self,
+        pool: &P,
+        work: impl FnMut(RetryTx<P::Database>) -> F,
+    ) -> Result<T, E>
     where
         P: Pool,
         E: From<sqlx::Error> + From<Error> + Retryable,
@@ -147,8 +151,8 @@ impl Retry {
     pub async fn run_then<P, T, U, E, F, G>(
         &self,
         pool: &P,
-        mut work: impl FnMut(PoolTx<P>) -> F,
-        then: impl Fn(PoolTx<P>, T) -> G,
+        mut work: impl FnMut(RetryTx<P::Database>) -> F,
+        then: impl Fn(RetryTx<P::Database>, T) -> G,
     ) -> Result<U, E>
     where
         P: Pool,
@@ -168,8 +172,8 @@ impl Retry {
     async fn once<P, T, U, E, F, G>(
         pool: &P,
         run: &Arc<Run>,
-        work: &mut impl FnMut(PoolTx<P>) -> F,
-        then: &impl Fn(PoolTx<P>, T) -> G,
+        work: &mut impl FnMut(RetryTx<P::Database>) -> F,
+        then: &impl Fn(RetryTx<P::Database>, T) -> G,
     ) -> Result<U, E>
     where
         P: Pool,

@@ -222,7 +222,7 @@ async fn a_transaction_that_panics_or_is_cancelled_gives_up_its_turn() {
         let pool = pool.clone();
         spawn(async move {
             let ends = std::hint::black_box(false);
-            let work = |tx: RetryTx<sqlx::Transaction<'static, sqlx::Sqlite>>| async move {
+            let work = |tx: RetryTx<sqlx::Sqlite>| async move {
                 assert!(ends, "on purpose");
                 drop(tx);
                 Ok::<(), Error>(())

@@ -36,11 +36,11 @@ macro_rules! count {
     ($tx:expr, $id:expr, $fence:expr) => {{
         let read = format!("SELECT n FROM counter WHERE id = {}", $id);
         let n: i64 = sqlx::query_scalar(AssertSqlSafe(read))
-            .fetch_one(&mut **$tx)
+            .fetch_one(&mut *$tx)
             .await?;
         let write = format!("UPDATE counter SET n = {} WHERE id = {}", n + 1, $id);
         sqlx::raw_sql(AssertSqlSafe(write))
-            .execute(&mut **$tx)
+            .execute(&mut *$tx)
             .await?;
         let fence: i64 = $fence;
         let log = format!(
@@ -48,9 +48,7 @@ macro_rules! count {
             $id,
             n + 1
         );
-        sqlx::raw_sql(AssertSqlSafe(log))
-            .execute(&mut **$tx)
-            .await?;
+        sqlx::raw_sql(AssertSqlSafe(log)).execute(&mut *$tx).await?;
         Ok::<(), Error>(())
     }};
 }
@@ -80,8 +78,10 @@ macro_rules! one {
                                 guard.pin(&mut tx).await
                             })
                             .await;
-                        let _ = held.release().await?;
-                        done
+                        match held.release().await {
+                            Ok(()) | Err(Error::Lost { .. }) => done,
+                            Err(error) => Err(error),
+                        }
                     }
                 }
             }

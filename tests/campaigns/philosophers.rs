@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Error};
-use rowlock_test::{Crew, Db, patience, tell};
+use rowlock_test::{Crew, Db, loss, patience, tell};
 
 use crate::history::now;
 use crate::role::{Part, Role};
@@ -66,7 +66,7 @@ pub(crate) async fn dine(role: &Role, seat: usize, is_multi: bool) {
             let forks = rowlock.multi_lock([fork(seat), fork(seat + 1)]);
             let held = forks.ttl(role.ttl).acquire().await.unwrap();
             tell("0 0");
-            let _ = held.release().await.unwrap();
+            let _ = loss(held.release().await);
             continue;
         }
         let left = lock(seat).acquire().await.unwrap();
@@ -75,7 +75,7 @@ pub(crate) async fn dine(role: &Role, seat: usize, is_multi: bool) {
         match lock(seat + 1).acquire().await {
             Ok(right) => {
                 tell("0 0");
-                let _ = right.release().await.unwrap();
+                let _ = loss(right.release().await);
             }
             Err(Error::Deadlock { cycle, .. }) => {
                 tell(format_args!(
@@ -86,7 +86,7 @@ pub(crate) async fn dine(role: &Role, seat: usize, is_multi: bool) {
             }
             Err(error) => panic!("{error}"),
         }
-        let _ = left.release().await.unwrap();
+        let _ = loss(left.release().await);
     }
 }
 

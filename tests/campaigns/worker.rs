@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::{Error, TryAcquire};
+use rowlock::Error;
 
 use crate::history::{Event, now};
 use crate::role::Role;
@@ -26,7 +26,7 @@ pub(crate) async fn work(role: &Role) {
         // Few wait in the queue: the turn of a killed waiter costs the others a window, and fewer holders would be
         // killed.
         let got = if rand::rng().random_bool(0.8) {
-            lock.try_acquire().await.map(TryAcquire::held)
+            lock.try_acquire().await
         } else {
             lock.acquire().await.map(Some)
         };

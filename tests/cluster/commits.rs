@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rowlock::{Begun, Engine, Error, Outcome, Retry, Rowlock};
+use rowlock::{Begun, Engine, Error, Outcome, Retry, Rowlock, Scope};
 use rowlock_test::{App, Db, Own, eventually, outcome, request};
 use sqlx::{AssertSqlSafe, PgPool};
 
@@ -30,11 +30,16 @@ async fn ended_by(end: &str) -> [Result<Begun<Outcome>, Error>; 2] {
         unreachable!("it is a pool of PostgreSQL's")
     };
     let pay = async || {
-        let paid = idempotency.run_in_tx(pool, "scope", "key", request(), |mut tx| async move {
-            let insert = "INSERT INTO payment VALUES (1)";
-            sqlx::raw_sql(insert).execute(&mut **tx).await?;
-            Ok::<_, Error>(outcome("paid"))
-        });
+        let paid = idempotency.run_in_tx(
+            pool,
+            Scope("scope").key("key"),
+            request(),
+            |mut tx| async move {
+                let insert = "INSERT INTO payment VALUES (1)";
+                sqlx::raw_sql(insert).execute(&mut *tx).await?;
+                Ok::<_, Error>(outcome("paid"))
+            },
+        );
         paid.await
     };
     let strike = async {
@@ -82,7 +87,7 @@ async fn a_commit_that_fails_to_serialize_is_tried_again() {
     let tries = &AtomicU32::new(0);
     let retry = Retry::new();
     let taken = retry.run(pool, |mut tx| async move {
-        let on_call: i64 = sqlx::query_scalar(ON_CALL).fetch_one(&mut **tx).await?;
+        let on_call: i64 = sqlx::query_scalar(ON_CALL).fetch_one(&mut *tx).await?;
         let is_first = tries.fetch_add(1, Ordering::SeqCst) == 0;
         let mut other = pool.begin().await?;
         if is_first {
@@ -90,7 +95,7 @@ async fn a_commit_that_fails_to_serialize_is_tried_again() {
             assert_eq!(seen, on_call);
         }
         if on_call == 0 {
-            sqlx::raw_sql(TAKE).execute(&mut **tx).await?;
+            sqlx::raw_sql(TAKE).execute(&mut *tx).await?;
         }
         if is_first {
             sqlx::raw_sql(TAKE).execute(&mut *other).await?;
@@ -122,7 +127,7 @@ async fn a_commit_that_breaks_a_constraint_is_refused_once() {
     let refused = retry.run(pool, |mut tx| async move {
         tries.fetch_add(1, Ordering::SeqCst);
         let twice = sqlx::raw_sql("INSERT INTO slot VALUES (1), (1)");
-        twice.execute(&mut **tx).await?;
+        twice.execute(&mut *tx).await?;
         Ok::<_, Error>(())
     });
     let refused = refused.await;

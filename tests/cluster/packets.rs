@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::layer::LayerAttempt as _;
 use rowlock::{
-    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordError, Rowlock,
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordError, Rowlock, Scope,
 };
 use rowlock_test::{Own, take};
 use sqlx::mysql::MySqlPool;
@@ -23,7 +23,7 @@ async fn small_packets(server: &Own) {
 
 async fn begin(records: &Idempotency, key: &str) -> IdempotencyGuard {
     match records
-        .begin("s", key, &Fingerprint::of("r"))
+        .begin(Scope("s").key(key), &Fingerprint::of("r"))
         .await
         .unwrap()
     {
@@ -37,7 +37,9 @@ fn outcome(bytes: usize) -> Outcome {
 }
 
 async fn is_kept(records: &Idempotency, key: &str, bytes: usize) -> bool {
-    let begun = records.begin("s", key, &Fingerprint::of("r")).await;
+    let begun = records
+        .begin(Scope("s").key(key), &Fingerprint::of("r"))
+        .await;
     matches!(begun.unwrap(), Begun::Replay(kept) if kept.bytes().len() == bytes)
 }
 
@@ -113,7 +115,7 @@ async fn one_outcome_that_is_too_large_holds_up_nothing_else() {
             let rowlock = rowlock.clone();
             ends.spawn(async move {
                 let lease = take(&rowlock, &format!("n{n}"), TTL).await;
-                lease.release().await.map(|_| ())
+                lease.release().await
             });
         }
         while let Some(end) = ends.join_next().await {

@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Idempotency, Outcome, Submitted, TransactionError};
+use rowlock::{
+    Begun, Error, Fingerprint, Idempotency, Outcome, Scope, Submitted, TransactionError,
+};
 use rowlock_recipes::inbox::{Delivery, Inbox};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 
 async fn run(idempotency: &Idempotency, app: &App, request: &str) -> Result<Begun<Outcome>, Error> {
     let request = Fingerprint::of(request);
-    on_app!(app, pool => idempotency.run_in_tx(pool, "scope", "k", request, |_| async { Outcome::json(&"paid") }).await)
+    on_app!(app, pool => idempotency.run_in_tx(pool, Scope("scope").key("k"), request, |_| async { Outcome::json(&"paid") }).await)
 }
 
 fn is_refused<T: std::fmt::Debug>(answer: Result<T, Error>) {
@@ -76,7 +78,7 @@ on_every_engine! {
         let token = tokens.issue("scope").await.unwrap();
         let submit = async |app: &App, token: &str| -> Result<Submitted, Error> {
             let form = Fingerprint::of("form");
-            on_app!(app, pool => tokens.submit(pool, "scope", token, form, |_| async { Outcome::json(&"done") }).await)
+            on_app!(app, pool => tokens.submit(pool, Scope("scope").key(token), form, |_| async { Outcome::json(&"done") }).await)
         };
         let submitted = submit(&db.app, token.as_str()).await.unwrap();
         assert!(matches!(submitted, Submitted::New(_)), "{submitted:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, RecordError, RecordState, Rowlock};
+use rowlock::{Begun, Error, Fingerprint, RecordError, RecordState, Rowlock, Scope};
 use rowlock_test::{Db, begin, begin_new, lapse, on_every_engine, outcome, request, take_over};
 
 /// A lease, short enough to wait for its end.
@@ -21,7 +21,7 @@ on_every_engine! {
         }
         // A request that was never acted on does not bind the key.
         let other = Fingerprint::of("another request");
-        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &other).await.unwrap();
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");
     }
 
@@ -30,7 +30,7 @@ on_every_engine! {
         let guard = begin_new(&rowlock.idempotency(), "k").await;
         drop(guard);
         rowlock.flush().await;
-        let info = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
+        let info = rowlock.idempotency().inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.abandoned), (RecordState::Free, 1));
         drop(begin_new(&rowlock.idempotency(), "k").await);
     }
@@ -45,7 +45,7 @@ on_every_engine! {
         db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
         drop(guard);
         rowlock.flush().await;
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.abandoned), (RecordState::Free, 0));
         drop(begin_new(&idempotency, "k").await);
     }
@@ -55,7 +55,7 @@ on_every_engine! {
         let idempotency = rowlock.idempotency();
         for after in 0..60 {
             {
-                let begin = idempotency.begin("scope", "k", request());
+                let begin = idempotency.begin(Scope("scope").key("k"), request());
                 tokio::pin!(begin);
                 tokio::select! {
                     biased;
@@ -68,7 +68,7 @@ on_every_engine! {
                 }
             }
             rowlock.flush().await;
-            if let Some(info) = idempotency.inspect("scope", "k").await.unwrap() {
+            if let Some(info) = idempotency.inspect(Scope("scope").key("k")).await.unwrap() {
                 assert_eq!((info.state, info.abandoned), (RecordState::Free, 0), "after {after}");
             }
         }
@@ -128,7 +128,7 @@ on_every_engine! {
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
         tx.release().await;
         rowlock.flush().await;
-        let info = idempotency.inspect("scope", "a").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("a")).await.unwrap().unwrap();
         assert_eq!(info.state, RecordState::Running);
     }
 
@@ -195,7 +195,7 @@ on_every_engine! {
             assert!(!is_listed(RecordState::Poisoned).await);
             assert!(is_listed(state).await);
             let guard = begin_new(&idempotency, key).await;
-            let info = idempotency.inspect("scope", key).await.unwrap().unwrap();
+            let info = idempotency.inspect(Scope("scope").key(key)).await.unwrap().unwrap();
             assert_eq!((info.state, info.abandoned), (RecordState::Running, 1), "it counts anew");
             guard.complete(&outcome("done")).await.unwrap();
         }
@@ -210,9 +210,9 @@ on_every_engine! {
         }
         let begun = begin(&idempotency, "k").await;
         assert!(matches!(begun, Begun::Poisoned { attempts: 3 }), "{begun:?}");
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!(info.state, RecordState::Poisoned);
-        idempotency.reset("scope", "k").await.unwrap();
+        idempotency.reset(Scope("scope").key("k")).await.unwrap();
         // Crashed attempts count, too.
         for _ in 0..3 {
             std::mem::forget(take_over(&idempotency, "k").await);
@@ -220,13 +220,13 @@ on_every_engine! {
         }
         let begun = begin(&idempotency.clone().wait(Duration::from_secs(30)), "k").await;
         assert!(matches!(begun, Begun::Poisoned { attempts: 3 }), "{begun:?}");
-        idempotency.reset("scope", "k").await.unwrap();
+        idempotency.reset(Scope("scope").key("k")).await.unwrap();
         let guard = begin_new(&idempotency, "k").await;
-        let refused = idempotency.reset("scope", "k").await;
+        let refused = idempotency.reset(Scope("scope").key("k")).await;
         assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "an attempt is running");
         guard.complete(&outcome("done")).await.unwrap();
-        assert!(matches!(idempotency.reset("scope", "k").await, Err(Error::Record(RecordError::NotDecided { .. }))));
-        assert!(matches!(idempotency.reset("scope", "none").await, Err(Error::Record(RecordError::Missing { .. }))));
+        assert!(matches!(idempotency.reset(Scope("scope").key("k")).await, Err(Error::Record(RecordError::NotDecided { .. }))));
+        assert!(matches!(idempotency.reset(Scope("scope").key("none")).await, Err(Error::Record(RecordError::Missing { .. }))));
     }
 
     async fn a_database_that_is_gone_is_an_error(db: &Db) {

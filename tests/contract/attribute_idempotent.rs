@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::attributes::Refused;
-use rowlock::{Error, RecordState, Rowlock, StepFailed, idempotent};
+use rowlock::{Error, RecordState, Rowlock, Scope, StepFailed, idempotent};
 use rowlock_test::{Db, on_every_engine};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -146,7 +146,7 @@ on_every_engine! {
         assert_eq!(world.runs(), 1);
         // Another scope has keys of its own.
         assert_eq!(pay(&one, &world, "bob", &order(500)).await.unwrap().run, 2);
-        let record = one.idempotency().inspect("alice", "pay:4711").await.unwrap().unwrap();
+        let record = one.idempotency().inspect(Scope("alice").key("pay:4711")).await.unwrap().unwrap();
         assert_eq!((record.state, record.attempt), (RecordState::Done, first.attempt));
     }
 
@@ -190,7 +190,7 @@ on_every_engine! {
         for _ in 0..6 {
             let failed = charge(&rowlock, true).await;
             assert!(matches!(failed, Err(Failed::Declined)), "{failed:?}");
-            let record = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
+            let record = rowlock.idempotency().inspect(Scope("scope").key("k")).await.unwrap().unwrap();
             assert_eq!(record.state, RecordState::Free);
             assert!(record.attempt > last);
             last = record.attempt;

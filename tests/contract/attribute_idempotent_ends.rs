@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::attributes::Refused;
-use rowlock::{Error, Outcome, RecordError, RecordState, Rowlock, StepFailed, idempotent};
+use rowlock::{Error, Outcome, RecordError, RecordState, Rowlock, Scope, StepFailed, idempotent};
 use rowlock_test::{Db, Tx, eventually, lapse, on_every_engine, on_tx};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ enum Failed {
 }
 
 async fn state(rowlock: &Rowlock) -> RecordState {
-    let record = rowlock.idempotency().inspect("scope", "k").await;
+    let record = rowlock.idempotency().inspect(Scope("scope").key("k")).await;
     record.unwrap().expect("a record").state
 }
 
@@ -107,7 +107,7 @@ on_every_engine! {
     async fn the_key_is_remembered_for_as_long_as_the_attribute_says(db: &Db) {
         let rowlock = db.rowlock().await;
         remember_long(&rowlock).await.unwrap();
-        let record = rowlock.idempotency().inspect("scope", "k").await.unwrap().unwrap();
+        let record = rowlock.idempotency().inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         let days = |time: Option<Duration>| (time.unwrap().as_secs_f64() / 86_400.0).round();
         let kept = (days(record.retained_for), days(record.remembered_for));
         assert_eq!(kept, (2.0, 367.0));

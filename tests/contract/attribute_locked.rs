@@ -161,7 +161,7 @@ on_every_engine! {
         let error = ask_once(&two).await.unwrap_err();
         let Error::WaitTimeout { busy, .. } = error else { panic!("{error}") };
         assert_eq!(busy.holder.unwrap().fence, held.fence());
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         assert!(ask_once(&two).await.unwrap() > held.fence());
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rowlock::{
     ConnectError, Error, Fingerprint, InvalidError, Outcome, RecordError, Rowlock, SchemaError,
+    Scope,
 };
 use rowlock_test::{Db, on_app, on_every_engine, take};
 
@@ -36,7 +37,7 @@ on_every_engine! {
         // The bounds themselves are fine.
         let lock = rowlock.lock("x".repeat(255)).ttl(Duration::from_hours(24));
         let held = lock.holder("ö".repeat(100)).wait(Duration::ZERO).acquire().await.unwrap();
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         let _shortest = take(&rowlock, "a", Duration::from_millis(100)).await;
     }
 
@@ -45,10 +46,10 @@ on_every_engine! {
         let (idempotency, request) = (rowlock.idempotency(), Fingerprint::of("request"));
         for scope in ["http:", "http:alice"] {
             let ran = on_app!(&db.app, pool => {
-                idempotency.run_in_tx(pool, scope, "k", &request, |tx| async move { drop(tx); Outcome::json(&1) }).await
+                idempotency.run_in_tx(pool, Scope(scope).key("k"), &request, |tx| async move { drop(tx); Outcome::json(&1) }).await
             });
             for error in [
-                idempotency.begin(scope, "k", &request).await.unwrap_err(),
+                idempotency.begin(Scope(scope).key("k"), &request).await.unwrap_err(),
                 ran.unwrap_err(),
                 rowlock.form_tokens().issue(scope).await.unwrap_err(),
             ] {
@@ -56,12 +57,12 @@ on_every_engine! {
                 assert!(error.to_string().contains("HTTP layer"), "{error}");
             }
             // To look, and to decide, is an administrator's right.
-            assert!(idempotency.inspect(scope, "k").await.unwrap().is_none());
-            let error = idempotency.reset(scope, "k").await.unwrap_err();
+            assert!(idempotency.inspect(Scope(scope).key("k")).await.unwrap().is_none());
+            let error = idempotency.reset(Scope(scope).key("k")).await.unwrap_err();
             assert!(matches!(error, Error::Record(RecordError::Missing { .. })), "{error}");
         }
         for scope in ["http", "https:", "my http:"] {
-            drop(idempotency.begin(scope, "k", &request).await.unwrap());
+            drop(idempotency.begin(Scope(scope).key("k"), &request).await.unwrap());
         }
     }
 
@@ -90,7 +91,7 @@ on_every_engine! {
     async fn work_under_a_released_guard_does_not_begin(db: &Db) {
         let rowlock = db.rowlock().await;
         let held = take(&rowlock, "a", Duration::from_mins(5)).await;
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         let refused = held.with(async || unreachable!("it runs")).await;
         assert!(matches!(refused, Err(Error::Released { .. })), "{refused:?}");
     }
@@ -134,7 +135,7 @@ on_every_engine! {
             tasks.spawn(async move {
                 let (bad, good) = tokio::join!(bad.try_acquire(), good.acquire());
                 assert!(matches!(bad, Err(Error::Database { .. })), "{bad:?}");
-                let _ = good.unwrap().release().await.unwrap();
+                good.unwrap().release().await.unwrap();
             });
         }
         while let Some(task) = tasks.join_next().await {

@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Fingerprint, InvalidError, Loss, Rowlock};
-use rowlock_test::{Db, eventually, on_every_engine, take};
+use rowlock::{Begun, Error, Fingerprint, InvalidError, Loss, Rowlock, Scope};
+use rowlock_test::{Db, eventually, loss, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(6);
 
@@ -38,12 +38,12 @@ on_every_engine! {
         let short = rowlock.lock("b").max_hold(Duration::from_secs(8)).try_acquire().await;
         assert!(matches!(short, Err(Error::Invalid(InvalidError::Duration { setting: "max_hold", .. }))), "{short:?}");
         let idempotency = rowlock.idempotency().lease(Duration::from_secs(8));
-        let short = idempotency.begin("s", "k", &Fingerprint::of("x")).await;
+        let short = idempotency.begin(Scope("s").key("k"), &Fingerprint::of("x")).await;
         assert!(matches!(short, Err(Error::Invalid(InvalidError::Duration { setting: "lease", .. }))), "{short:?}");
         assert_eq!(rowlock.inspect("b").await.unwrap(), None);
         let _enough = take(&rowlock, "b", Duration::from_millis(8_001)).await;
         // An attempt is trusted in the same way.
-        let begun = rowlock.idempotency().begin("s", "k", &Fingerprint::of("x")).await.unwrap();
+        let begun = rowlock.idempotency().begin(Scope("s").key("k"), &Fingerprint::of("x")).await.unwrap();
         let Begun::New(attempt) = begun else { panic!("{begun:?}") };
         assert!(attempt.is_held());
 
@@ -183,7 +183,7 @@ on_every_engine! {
             let me = rowlock.owner();
             let held = rowlock.lock("a").owner(&me).acquire().await.unwrap();
             let name = held.with(async || held.name().to_string()).await.unwrap();
-            let _ = held.release().await.unwrap();
+            let _ = loss(held.release().await);
             name
         });
         assert_eq!(task.await.unwrap(), "a");

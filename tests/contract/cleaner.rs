@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{
-    Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, StepFailed,
+    Begun, Error, Fingerprint, Idempotency, Outcome, RecordState, Rowlock, Scope, StepFailed,
     TransactionError,
 };
 use rowlock_test::{Db, eventually, lapse, on_app, on_every_engine};
@@ -13,7 +13,10 @@ fn request() -> Fingerprint {
 }
 
 async fn done(idempotency: &Idempotency, key: &str) {
-    let begun = idempotency.begin("scope", key, &request()).await.unwrap();
+    let begun = idempotency
+        .begin(Scope("scope").key(key), &request())
+        .await
+        .unwrap();
     let Begun::New(guard) = begun else {
         panic!("{begun:?}")
     };
@@ -61,7 +64,7 @@ on_every_engine! {
             .retention(Duration::from_secs(100))
             .remember_expired(Duration::from_secs(100));
         done(&idempotency, "k").await;
-        let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
+        let before = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap().attempt;
         let cleaned = rowlock.admin().clean(10).await.unwrap();
         assert_eq!((cleaned.outcomes, cleaned.records), (0, 0));
         for clean in [false, true] {
@@ -72,17 +75,17 @@ on_every_engine! {
                 assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_idempotency WHERE outcome IS NOT NULL").await, 0);
                 assert_eq!(records(db).await, (1, 0), "what its steps came to goes with it");
             }
-            let begun = idempotency.begin("scope", "k", &Fingerprint::of("request")).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key("k"), &Fingerprint::of("request")).await.unwrap();
             assert!(matches!(begun, Begun::Expired), "{begun:?}");
-            let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key("k"), &Fingerprint::of("another request")).await.unwrap();
             assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
-            let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+            let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
             assert_eq!(info.state, RecordState::Expired);
         }
         pass(db, 100).await;
         assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 1);
         assert_eq!(records(db).await, (0, 0));
-        let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > before, "the attempts go on rising");
     }
@@ -91,9 +94,9 @@ on_every_engine! {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency().remember_expired(Duration::ZERO);
         done(&idempotency, "k").await;
-        let before = idempotency.inspect("scope", "k").await.unwrap().unwrap().attempt;
+        let before = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap().attempt;
         pass(db, 25 * 3_600).await;
-        let begun = idempotency.begin("scope", "k", &Fingerprint::of("another request")).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > before);
         assert_eq!(guard.step("step", async { Ok::<_, Error>(2) }).await.unwrap(), 2, "its steps are gone");
@@ -103,14 +106,14 @@ on_every_engine! {
     async fn what_runs_or_is_unknown_is_never_cleaned(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency().remember_expired(Duration::ZERO);
-        let running = idempotency.begin("scope", "running", &request()).await.unwrap();
-        let Begun::New(unknown) = idempotency.begin("scope", "unknown", &request()).await.unwrap() else {
+        let running = idempotency.begin(Scope("scope").key("running"), &request()).await.unwrap();
+        let Begun::New(unknown) = idempotency.begin(Scope("scope").key("unknown"), &request()).await.unwrap() else {
             panic!("new")
         };
         let failed = unknown.step_once("charge", async { Err::<u32, _>(StepFailed::Unknown(Error::Transaction(TransactionError::NotOneRow { rows: 0 }))) });
         failed.await.unwrap_err();
         unknown.release().await.unwrap();
-        let Begun::New(freed) = idempotency.begin("scope", "freed", &request()).await.unwrap() else {
+        let Begun::New(freed) = idempotency.begin(Scope("scope").key("freed"), &request()).await.unwrap() else {
             panic!("new")
         };
         freed.release().await.unwrap();
@@ -125,14 +128,14 @@ on_every_engine! {
     async fn an_attempt_that_was_abandoned_and_nobody_asks_for_goes_after_a_year(db: &Db) {
         let rowlock = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency = rowlock.idempotency().retention(Duration::from_secs(1)).remember_expired(Duration::ZERO);
-        let new = async |key: &str| match idempotency.begin("scope", key, &request()).await.unwrap() {
+        let new = async |key: &str| match idempotency.begin(Scope("scope").key(key), &request()).await.unwrap() {
             Begun::New(guard) => guard,
             other => panic!("{other:?}"),
         };
         // Nobody renews, nobody frees: another process's, which is gone.
         let gone = Rowlock::builder().clean_every(None).connect(&db.url).await.unwrap();
         let idempotency_of_gone = gone.idempotency();
-        let begin = async |key: &str| match idempotency_of_gone.begin("scope", key, &request()).await.unwrap() {
+        let begin = async |key: &str| match idempotency_of_gone.begin(Scope("scope").key(key), &request()).await.unwrap() {
             Begun::New(guard) => guard,
             other => panic!("{other:?}"),
         };
@@ -146,7 +149,7 @@ on_every_engine! {
             std::mem::forget(guard);
         }
         lapse(db).await;
-        let successor = idempotency.clone().wait(Duration::from_secs(30)).begin("scope", "taken over", &request()).await.unwrap();
+        let successor = idempotency.clone().wait(Duration::from_secs(30)).begin(Scope("scope").key("taken over"), &request()).await.unwrap();
         std::mem::forget(successor);
         lapse(db).await;
         let running = new("running").await;
@@ -161,13 +164,13 @@ on_every_engine! {
         // Cleaned or not makes no difference.
         running.release().await.unwrap();
         std::mem::forget(begin("abandoned").await);
-        let info = idempotency.inspect("scope", "abandoned").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("abandoned")).await.unwrap().unwrap();
         pass(db, 367 * 24 * 3_600).await;
         lapse(db).await;
-        let begun = idempotency.begin("scope", "abandoned", &Fingerprint::of("another request")).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("abandoned"), &Fingerprint::of("another request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         assert!(guard.attempt() > info.attempt);
-        let begun = idempotency.begin("scope", "open", &request()).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("open"), &request()).await.unwrap();
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
         assert_eq!(rowlock.admin().clean(10).await.unwrap().records, 1, "the one that was released");
     }
@@ -177,7 +180,7 @@ on_every_engine! {
         let retention = Duration::from_secs(4);
         let idempotency = rowlock.idempotency().retention(retention).remember_expired(Duration::from_secs(100));
         let begun: Result<_, Error> = on_app!(&db.app, pool => {
-            idempotency.run_in_tx(pool, "scope", "k", &request(), |tx| async move {
+            idempotency.run_in_tx(pool, Scope("scope").key("k"), &request(), |tx| async move {
                 drop(tx);
                 // Time itself is tested: the transaction takes longer than the outcome is kept.
                 tokio::time::sleep(retention * 3 / 2).await;
@@ -187,7 +190,7 @@ on_every_engine! {
         assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
         let cleaned = rowlock.admin().clean(10).await.unwrap();
         assert_eq!((cleaned.outcomes, cleaned.records), (0, 0));
-        let begun = idempotency.begin("scope", "k", &request()).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &request()).await.unwrap();
         assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
         pass(db, 5).await;
         assert_eq!(rowlock.admin().clean(10).await.unwrap().outcomes, 1);

@@ -201,7 +201,7 @@ on_every_engine! {
             release(&held).await;
         }
         busy.shutdown().await;
-        eventually("it is free", async || two.lock("a").try_acquire().await.unwrap().held().is_some()).await;
+        eventually("it is free", async || two.lock("a").try_acquire().await.unwrap().is_some()).await;
     }
 
     /// The one that gets the guard of the other drops it on another thread.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Outcome, TransactionError};
+use rowlock::{Begun, Error, Outcome, Scope, TransactionError};
 use rowlock_test::{
     Db, begin, begin_new, lapse, on_app, on_every_engine, on_tx, outcome, request, take_over,
 };
@@ -118,7 +118,7 @@ on_every_engine! {
         begin_new(&idempotency, "freed").await.release().await.unwrap();
         for key in ["k2", "freed"] {
             let ran = on_app!(&other.app, pool => {
-                idempotency.run_in_tx(pool, "scope", key, &request(), |tx| async move { drop(tx); Outcome::json(&1) }).await
+                idempotency.run_in_tx(pool, Scope("scope").key(key), &request(), |tx| async move { drop(tx); Outcome::json(&1) }).await
             });
             assert!(matches!(ran, Err(Error::Transaction(TransactionError::WrongDatabase { .. }))), "{key}: {ran:?}");
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, TransactionError};
+use rowlock::{Begun, Error, Fingerprint, Outcome, Scope, TransactionError};
 use rowlock_test::{App, Db, on_app, on_every_engine, on_tx, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ on_every_engine! {
                 is_over(&tx.lock_all(&rowlock, &["free", "other"]).await.unwrap_err());
                 is_over(&tx.advance(&rowlock, &version).await.unwrap_err());
                 is_over(&on_tx!(&mut tx, tx => tokens.issue_in(tx, "me").await).unwrap_err());
-                is_over(&on_tx!(&mut tx, tx => tokens.consume_in(tx, "me", token.as_str()).await).unwrap_err());
+                is_over(&on_tx!(&mut tx, tx => tokens.consume_in(tx, Scope("me").key(token.as_str())).await).unwrap_err());
                 drop(tx);
             }
         }
@@ -57,7 +57,7 @@ on_every_engine! {
         // The token is good, also in a transaction that has written nothing before.
         for (roll_back, used) in [(true, true), (false, true), (false, false)] {
             let mut tx = db.begin().await;
-            let found = on_tx!(&mut tx, tx => tokens.consume_in(tx, "me", token.as_str()).await);
+            let found = on_tx!(&mut tx, tx => tokens.consume_in(tx, Scope("me").key(token.as_str())).await);
             assert_eq!(found.unwrap(), used);
             if roll_back { drop(tx) } else { tx.commit().await.unwrap() }
         }
@@ -67,7 +67,7 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency();
         db.execute("CREATE TABLE app (n BIGINT)").await;
         for end in ENDS {
-            let begun = idempotency.begin("scope", end, &request()).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(end), &request()).await.unwrap();
             let Begun::New(guard) = begun else { panic!("{begun:?}") };
             let app = App::connect(&db.url, 1).await;
             let mut tx = app.begin().await;
@@ -76,7 +76,7 @@ on_every_engine! {
             let outcome = Outcome::json(&"alone").unwrap();
             is_over(&on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome).await).unwrap_err());
             drop(tx);
-            let begun = idempotency.begin("scope", end, &request()).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(end), &request()).await.unwrap();
             assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
 
             // The attempt goes on: in a transaction that has written nothing before, too.
@@ -84,7 +84,7 @@ on_every_engine! {
             let outcome = Outcome::json(&"together").unwrap();
             on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome).await).unwrap();
             tx.commit().await.unwrap();
-            let begun = idempotency.begin("scope", end, &request()).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(end), &request()).await.unwrap();
             let Begun::Replay(replay) = begun else { panic!("{begun:?}") };
             assert_eq!(replay, outcome);
         }
@@ -100,11 +100,11 @@ on_every_engine! {
                 let app = App::connect(&db.url, 1).await;
                 let end = format!("{end}{then}");
                 let ran = on_app!(&app, pool => {
-                    idempotency.run_in_tx(pool, "scope", &end, &request(), |mut tx| {
+                    idempotency.run_in_tx(pool, Scope("scope").key(&end), &request(), |mut tx| {
                         let end = sqlx::AssertSqlSafe(end.clone());
                         async move {
-                            sqlx::raw_sql("INSERT INTO app VALUES (1)").execute(&mut **tx).await?;
-                            sqlx::raw_sql(end).execute(&mut **tx).await?;
+                            sqlx::raw_sql("INSERT INTO app VALUES (1)").execute(&mut *tx).await?;
+                            sqlx::raw_sql(end).execute(&mut *tx).await?;
                             Outcome::json(&"alone")
                         }
                     }).await
@@ -118,9 +118,9 @@ on_every_engine! {
             let token = tokens.issue("me").await.unwrap();
             let app = App::connect(&db.url, 1).await;
             let submitted = on_app!(&app, pool => {
-                tokens.submit(pool, "me", token.as_str(), &request(), |mut tx| async move {
-                    sqlx::raw_sql("INSERT INTO app VALUES (3)").execute(&mut **tx).await?;
-                    sqlx::raw_sql(end).execute(&mut **tx).await?;
+                tokens.submit(pool, Scope("me").key(token.as_str()), &request(), |mut tx| async move {
+                    sqlx::raw_sql("INSERT INTO app VALUES (3)").execute(&mut *tx).await?;
+                    sqlx::raw_sql(end).execute(&mut *tx).await?;
                     Outcome::json(&"alone")
                 }).await
             });

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Error, TryAcquire};
-use rowlock_test::{Db, is_left_of, on_every_engine, release, take};
+use rowlock::Error;
+use rowlock_test::{Db, busy, is_left_of, on_every_engine, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -14,9 +14,7 @@ on_every_engine! {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let began = Instant::now();
         let held = one.lock("a").ttl(TTL).holder("worker one").acquire().await.unwrap();
-        let TryAcquire::Busy(busy) = two.lock("a").try_acquire().await.unwrap() else {
-            panic!("the name was granted twice");
-        };
+        let busy = busy(two.lock("a").wait(Duration::ZERO).acquire().await);
         let holder = busy.holder.expect("the row is not locked");
         assert_eq!(holder.holder, "worker one");
         assert_eq!(holder.fence, held.fence());
@@ -57,7 +55,7 @@ on_every_engine! {
                     tokio::task::yield_now().await;
                     inside.store(false, Ordering::SeqCst);
                     entered.fetch_add(1, Ordering::SeqCst);
-                    let _ = held.release().await.unwrap();
+                    held.release().await.unwrap();
                 });
             }
         }
@@ -78,18 +76,20 @@ on_every_engine! {
             let mut tasks = tokio::task::JoinSet::new();
             for number in 0..60 {
                 let lock = one.lock(format!("n{number}")).holder(format!("holder {number}"));
-                tasks.spawn(async move { (number, lock.try_acquire().await.unwrap()) });
+                let lock = lock.wait(Duration::ZERO);
+                tasks.spawn(async move { (number, lock.acquire().await) });
             }
             let mut mine = Vec::new();
             while let Some(task) = tasks.join_next().await {
                 let (number, outcome) = task.unwrap();
                 match outcome {
-                    TryAcquire::Busy(busy) => {
+                    Err(Error::WaitTimeout { busy, .. }) => {
                         assert_eq!(number % 3, 0, "round {round}: {busy:?}");
                         assert_eq!(busy.name.as_str(), format!("n{number}"));
                         assert_eq!(busy.holder.unwrap().fence, theirs[number / 3].fence());
                     }
-                    TryAcquire::Held(held) => {
+                    Err(error) => panic!("{error}"),
+                    Ok(held) => {
                         assert_ne!(number % 3, 0, "round {round}: n{number} was granted twice");
                         assert_eq!(held.name().as_str(), format!("n{number}"));
                         mine.push((number, held));
@@ -118,9 +118,10 @@ on_every_engine! {
         }
         let row = db.lock_row("locked").await;
         let (locked, free) = (rowlock.lock("locked"), rowlock.lock("free"));
-        let (locked, free) = tokio::join!(locked.try_acquire(), free.try_acquire());
-        assert!(matches!(locked.unwrap(), TryAcquire::Busy(busy) if busy.holder.is_none()));
-        assert!(free.unwrap().held().is_some());
+        let locked = locked.wait(Duration::ZERO);
+        let (locked, free) = tokio::join!(locked.acquire(), free.try_acquire());
+        assert!(busy(locked).holder.is_none());
+        assert!(free.unwrap().is_some());
         row.release().await;
         let _held = take(&rowlock, "locked", TTL).await;
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use rowlock::{Error, Fingerprint, FormTokens, InvalidError, Outcome, Submitted, TransactionError};
+use rowlock::{
+    Error, Fingerprint, FormTokens, InvalidError, Outcome, Scope, Submitted, TransactionError,
+};
 use rowlock_test::{App, Db, on_app, on_every_engine, on_tx};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -29,8 +31,8 @@ async fn submit(
     form: &Fingerprint,
 ) -> Result<Submitted, Error> {
     on_app!(app, pool => {
-        tokens.submit(pool, "me", token, form, |mut tx| async move {
-            sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+        tokens.submit(pool, Scope("me").key(token), form, |mut tx| async move {
+            sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut *tx).await?;
             let next = tokens.issue_in(&mut tx, "me").await?;
             Outcome::json(&next.as_str())
         }).await
@@ -89,7 +91,7 @@ on_every_engine! {
                 let inside = std::sync::Mutex::new(Some(inside));
                 let (inside, go_on) = (&inside, &go_on);
                 on_app!(&app, pool => {
-                    tokens.submit(pool, "me", token.as_str(), &form(), |tx| async move {
+                    tokens.submit(pool, Scope("me").key(token.as_str()), &form(), |tx| async move {
                         let _ = inside.lock().unwrap().take().unwrap().send(());
                         go_on.notified().await;
                         drop(tx);
@@ -135,7 +137,7 @@ on_every_engine! {
         let token = here.issue("me").await.unwrap();
         let seen = std::sync::Mutex::new(Vec::new());
         let first: Result<Submitted, Error> = on_app!(&db.app, pool => {
-            here.submit(pool, "me", token.as_str(), &form(), |tx| async {
+            here.submit(pool, Scope("me").key(token.as_str()), &form(), |tx| async {
                 // Where there is one writer, another process waits for it.
                 for tokens in [&here, if db.one_writer() { &here } else { &there }] {
                     let tokens = tokens.clone().wait(Duration::ZERO);
@@ -156,8 +158,8 @@ on_every_engine! {
         let tokens = db.rowlock().await.form_tokens();
         let token = tokens.issue("me").await.unwrap();
         let failed: Result<Submitted, Error> = on_app!(&db.app, pool => {
-            tokens.submit(pool, "me", token.as_str(), &form(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+            tokens.submit(pool, Scope("me").key(token.as_str()), &form(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut *tx).await?;
                 Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }))
             }).await
         });
@@ -165,8 +167,8 @@ on_every_engine! {
         assert_eq!(orders(db).await, 0);
 
         let mut tx = db.begin().await;
-        assert!(on_tx!(&mut tx, tx => tokens.consume_in(tx, "me", token.as_str()).await).unwrap());
-        assert!(!on_tx!(&mut tx, tx => tokens.consume_in(tx, "me", token.as_str()).await).unwrap());
+        assert!(on_tx!(&mut tx, tx => tokens.consume_in(tx, Scope("me").key(token.as_str())).await).unwrap());
+        assert!(!on_tx!(&mut tx, tx => tokens.consume_in(tx, Scope("me").key(token.as_str())).await).unwrap());
         tx.release().await;
         assert!(matches!(submit(&tokens, &db.app, token.as_str(), &form()).await.unwrap(), Submitted::New(_)));
     }
@@ -179,7 +181,7 @@ on_every_engine! {
         let second = Box::pin(submit(&tokens, &db.app, token.as_str(), &form));
         let second = std::sync::Mutex::new(second);
         let failed: Result<Submitted, Error> = on_app!(&db.app, pool => {
-            tokens.submit(pool, "me", token.as_str(), &form, |tx| {
+            tokens.submit(pool, Scope("me").key(token.as_str()), &form, |tx| {
                 let begun = second.lock().unwrap().as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 assert!(begun.is_pending(), "{begun:?}");
                 async move {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rowlock::extend::raise_fence;
-use rowlock::{Error, InvalidError, Loss, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{Error, InvalidError, Loss, Rowlock};
 use rowlock_test::{Db, eventually, join, on_every_engine, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -14,12 +14,12 @@ const FAR: i64 = 3_000_000_000_000_000;
 
 /// Who is in the way, and for how long.
 async fn busy(rowlock: &Rowlock, name: &str) -> (String, Duration) {
-    match rowlock.lock(name).try_acquire().await.unwrap() {
-        TryAcquire::Busy(busy) => {
+    match rowlock.lock(name).wait(Duration::ZERO).acquire().await {
+        Err(Error::WaitTimeout { busy, .. }) => {
             let holder = busy.holder.expect("somebody has it");
             (holder.holder, holder.remaining)
         }
-        TryAcquire::Held(held) => panic!("{held:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -112,12 +112,11 @@ on_every_engine! {
             let name = held.name().as_str().to_owned();
             let grant = async || two.inspect(name.as_str()).await.unwrap().unwrap().grant_id;
             let own = grant().await;
-            let left = held.release_in(TTL).await.unwrap();
-            assert_eq!(left, ReleaseOutcome::Released);
+            held.release_in(TTL).await.unwrap();
             assert_ne!(grant().await, own, "a late statement of this grant would change it");
             assert!(!held.is_held() && held.loss().is_none());
-            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
-            assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::AlreadyReleased);
+            held.release().await.unwrap();
+            held.release_in(TTL).await.unwrap();
             let (holder, remaining) = busy(&two, &name).await;
             assert_eq!(holder, "me");
             assert!(remaining <= TTL && remaining > TTL / 2, "{remaining:?}");
@@ -136,18 +135,18 @@ on_every_engine! {
         let waiting = join(&two, "a", "w").await;
         let time = Duration::from_millis(1_200);
         let started = std::time::Instant::now();
-        assert_eq!(held.release_in(time).await.unwrap(), ReleaseOutcome::Released);
+        held.release_in(time).await.unwrap();
         let next = waiting.await.unwrap().unwrap();
         assert!(started.elapsed() >= time, "{:?}", started.elapsed());
         assert!(next.fence() > held.fence());
-        assert_eq!(next.release_in(Duration::ZERO).await.unwrap(), ReleaseOutcome::Released);
+        next.release_in(Duration::ZERO).await.unwrap();
         eventually("it is free", async || one.inspect("a").await.unwrap().is_none()).await;
         let last = take(&one, "a", TTL).await;
         assert!(last.fence() > next.fence());
         // A permit keeps its part.
         let permit = one.semaphore("s", 1).acquire().await.unwrap();
-        assert_eq!(permit.release_in(TTL).await.unwrap(), ReleaseOutcome::Released);
-        assert!(two.semaphore("s", 1).try_acquire().await.unwrap().held().is_none());
+        permit.release_in(TTL).await.unwrap();
+        assert!(two.semaphore("s", 1).try_acquire().await.unwrap().is_none());
     }
 
     async fn leaving_a_lost_lease_changes_nothing(db: &Db) {
@@ -158,14 +157,14 @@ on_every_engine! {
         assert!(held.is_held());
         two.admin().force_release("a").await.unwrap();
         let next = take(&two, "a", TTL).await;
-        assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert!(matches!(held.release_in(TTL).await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
         assert!(next.is_held());
         release(&next).await;
         // Another guard of the owner keeps the lease.
         let owner = one.owner();
         let lock = one.lock("o").owner(&owner);
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
-        assert_eq!(inner.release_in(Duration::ZERO).await.unwrap(), ReleaseOutcome::Released);
+        inner.release_in(Duration::ZERO).await.unwrap();
         assert!(outer.is_held());
         assert!(busy(&two, "o").await.1 > TTL / 2);
         release(&outer).await;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::extend::raise_fence;
-use rowlock::{Error, Held, Loss, ReleaseOutcome, Rowlock, TryAcquire};
-use rowlock_test::{Db, eventually, join, on_every_engine, release, take};
+use rowlock::{Error, Held, Loss, Rowlock};
+use rowlock_test::{Db, eventually, join, loss, on_every_engine, release, take};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -15,10 +15,7 @@ const FAR: i64 = 3_000_000_000_000_000;
 
 /// Somebody has the name, or it stays taken.
 async fn is_taken(rowlock: &Rowlock, name: &str) -> bool {
-    matches!(
-        rowlock.lock(name).try_acquire().await.unwrap(),
-        TryAcquire::Busy(_)
-    )
+    rowlock.lock(name).try_acquire().await.unwrap().is_none()
 }
 
 async fn fence_in_row(rowlock: &Rowlock, name: &str) -> i64 {
@@ -67,7 +64,7 @@ on_every_engine! {
             let held = take(&one, "a", TTL).await;
             expire(db, "a").await;
             if leaves {
-                assert_eq!(held.release_in(TTL).await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+                assert!(matches!(held.release_in(TTL).await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
             } else {
                 is_lost(&raise_fence(&held, FAR).await);
             }
@@ -84,8 +81,7 @@ on_every_engine! {
             let past = db.past();
             db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
             if leaves {
-                let left = held.release_in(TTL).await.unwrap();
-                assert!(matches!(left, ReleaseOutcome::Lost(_)), "{left:?}");
+                assert!(loss(held.release_in(TTL).await).is_some());
             } else {
                 is_lost(&raise_fence(&held, FAR).await);
             }
@@ -152,11 +148,11 @@ on_every_engine! {
                 }
             });
             match left {
-                Ok(ReleaseOutcome::Released) => assert!(is_taken(&two, &name).await),
+                Ok(()) => assert!(is_taken(&two, &name).await),
                 // The end of the session came first.
-                Ok(ReleaseOutcome::Lost(_)) => assert!(!is_taken(&two, &name).await),
+                Err(Error::Lost { .. }) => assert!(!is_taken(&two, &name).await),
                 // The client has shut down: the release may have happened or not.
-                other => assert!(round % 2 == 1 && other.is_err(), "{other:?}"),
+                Err(other) => assert!(round % 2 == 1, "{other}"),
             }
         }
     }
@@ -170,7 +166,7 @@ on_every_engine! {
             tasks.spawn(async move {
                 let held = lock.acquire().await.unwrap();
                 tokio::time::sleep(Duration::from_millis(900 + n * 9)).await;
-                assert_eq!(held.release_in(Duration::ZERO).await.unwrap(), ReleaseOutcome::Released);
+                held.release_in(Duration::ZERO).await.unwrap();
                 held
             });
         }
@@ -188,14 +184,12 @@ on_every_engine! {
             tasks.spawn(async move {
                 let next = lock.acquire().await.unwrap();
                 // In the turn of their cohort.
-                let left = next.release_in(Duration::from_millis(50)).await.unwrap();
-                assert_eq!(left, ReleaseOutcome::Released);
+                next.release_in(Duration::from_millis(50)).await.unwrap();
                 next.fence()
             });
         }
         eventually("they wait", async || !one.admin().waiters().await.unwrap().is_empty()).await;
-        let left = held.release_in(Duration::from_millis(300)).await.unwrap();
-        assert_eq!(left, ReleaseOutcome::Released);
+        held.release_in(Duration::from_millis(300)).await.unwrap();
         let mut fences = tasks.join_all().await;
         fences.sort_unstable();
         fences.dedup();

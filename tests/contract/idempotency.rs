@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rowlock::layer::LayerAttempt as _;
-use rowlock::{Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState};
+use rowlock::{Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState, Scope};
 use rowlock_test::{Db, begin, begin_new, is_left_of, on_every_engine, on_tx, outcome, request};
 use tokio::task::JoinSet;
 
@@ -23,7 +23,7 @@ on_every_engine! {
             assert_eq!(replay.bytes(), "done\0\u{e9}".as_bytes());
             assert_eq!(replay.content_type(), "text/plain");
         }
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.abandoned), (RecordState::Done, 0));
         assert_eq!(info.outcome.unwrap().bytes(), "done\0\u{e9}".as_bytes());
     }
@@ -35,7 +35,7 @@ on_every_engine! {
         let mut guards = Vec::new();
         for scope in names {
             for key in names {
-                match idempotency.begin(scope, key, &request()).await.unwrap() {
+                match idempotency.begin(Scope(scope).key(key), &request()).await.unwrap() {
                     Begun::New(guard) => guards.push(guard),
                     other => panic!("{scope:?} {key:?}: {other:?}"),
                 }
@@ -47,7 +47,7 @@ on_every_engine! {
         }
         for scope in names {
             for key in names {
-                let begun = idempotency.begin(scope, key, &request()).await.unwrap();
+                let begun = idempotency.begin(Scope(scope).key(key), &request()).await.unwrap();
                 let Begun::Replay(replay) = begun else { panic!("replay") };
                 assert_eq!(replay.bytes(), [scope, key].concat());
             }
@@ -58,10 +58,10 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency();
         let other = Fingerprint::of("another request");
         let guard = begin_new(&idempotency, "k").await;
-        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
         guard.complete(&outcome("done")).await.unwrap();
-        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
     }
 
@@ -72,7 +72,7 @@ on_every_engine! {
         drop(begin_new(&idempotency, "dropped").await);
         rowlock.flush().await;
         // Its work may have had effects.
-        let begun = idempotency.begin("scope", "dropped", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("dropped"), &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
         drop(begin_new(&idempotency, "dropped").await);
         begin_new(&idempotency, "released").await.release().await.unwrap();
@@ -81,7 +81,7 @@ on_every_engine! {
         drop(untouched);
         rowlock.flush().await;
         for key in ["released", "untouched"] {
-            let begun = idempotency.begin("scope", key, &other).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(key), &other).await.unwrap();
             assert!(matches!(begun, Begun::New(_)), "{key}: {begun:?}");
         }
     }
@@ -92,7 +92,7 @@ on_every_engine! {
         let running = begin_new(&idempotency, "running").await;
         begin_new(&idempotency, "done").await.complete(&outcome("done")).await.unwrap();
         begin_new(&idempotency, "free").await.release().await.unwrap();
-        let begun = idempotency.begin("other", "k", &request()).await.unwrap();
+        let begun = idempotency.begin(Scope("other").key("k"), &request()).await.unwrap();
         let Begun::New(elsewhere) = begun else { panic!("{begun:?}") };
         let list = async |scope: Option<&[u8]>, state, limit| {
             let found = idempotency.list(scope, state, limit).await.unwrap();
@@ -160,7 +160,7 @@ on_every_engine! {
                 // Three tasks for each key.
                 let (scope, key) = (format!("scope {}", task % 7), format!("key {}", task % 100));
                 let wait = idempotency.wait(Duration::from_mins(1));
-                match wait.begin(&scope, &key, &Fingerprint::of(&key)).await.unwrap() {
+                match wait.begin(Scope(&scope).key(&key), &Fingerprint::of(&key)).await.unwrap() {
                     Begun::New(guard) => {
                         guard.complete(&outcome(&format!("{scope} {key}"))).await.unwrap();
                         1
@@ -239,14 +239,14 @@ on_every_engine! {
             idempotency.clone().max_outcome(usize::MAX),
         ];
         for idempotency in refused {
-            let error = idempotency.begin("s", "k", &request()).await.unwrap_err();
+            let error = idempotency.begin(Scope("s").key("k"), &request()).await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Duration { .. } | InvalidError::Setting { .. })), "{error}");
         }
         let short = idempotency.clone().lease(Duration::ZERO);
-        let error = short.begin("s", "k", &request()).await.unwrap_err();
+        let error = short.begin(Scope("s").key("k"), &request()).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "lease", .. })), "{error}");
         for (scope, key) in [("", "k"), ("s", ""), (&*"x".repeat(256), "k"), ("s", &*"x".repeat(256))] {
-            let error = idempotency.begin(scope, key, &request()).await.unwrap_err();
+            let error = idempotency.begin(Scope(scope).key(key), &request()).await.unwrap_err();
             assert!(matches!(error, Error::Invalid(InvalidError::Key { .. })), "{error}");
         }
     }
@@ -261,7 +261,7 @@ on_every_engine! {
             db.bytes("k")
         ))
         .await;
-        let error = idempotency.begin("scope", "k", &request()).await.unwrap_err();
+        let error = idempotency.begin(Scope("scope").key("k"), &request()).await.unwrap_err();
         assert!(error.to_string().contains("\"k\" of \"scope\""), "{error}");
         assert!(matches!(error, Error::Record(RecordError::Corrupt { .. })), "{error}");
         assert!(matches!(begin(&idempotency, "fine").await, Begun::Replay(_)));

@@ -25,7 +25,7 @@ async fn rows(db: &Db) -> i64 {
 
 async fn used(rowlock: &Rowlock, name: &str) -> i64 {
     let held = take(rowlock, name, TTL).await;
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     held.fence()
 }
 

@@ -34,7 +34,7 @@ async fn receive(
         }
         inbox.receive(id, payload, |mut tx| async move {
             let insert = format!("INSERT INTO credit VALUES ('{id}')");
-            sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;
+            sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut *tx).await?;
             if payload == "bad" { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) } else { Ok(()) }
         }).await
     })
@@ -109,7 +109,7 @@ on_every_engine! {
                 on_app!(&app, pool => {
                     let inbox = Inbox::new(rowlock.idempotency(), pool, "billing");
                     let slow: Delivery<Error> = inbox.receive("a", "good", |mut tx| async move {
-                        sqlx::raw_sql("INSERT INTO credit VALUES ('a')").execute(&mut **tx).await?;
+                        sqlx::raw_sql("INSERT INTO credit VALUES ('a')").execute(&mut *tx).await?;
                         inside.lock().unwrap().take().unwrap().send(()).unwrap();
                         go_on.notified().await;
                         Ok(())
@@ -152,7 +152,7 @@ on_every_engine! {
             let inbox = Inbox::new(rowlock.idempotency(), pool, "billing").at_once(3);
             inbox.receive_all(&batch, |mut tx, (id, payload)| async move {
                 let insert = format!("INSERT INTO credit VALUES ('{id}')");
-                sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut **tx).await?;
+                sqlx::raw_sql(sqlx::AssertSqlSafe(insert)).execute(&mut *tx).await?;
                 if *payload == "bad" { Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 })) } else { Ok(()) }
             }).await
         });

@@ -166,7 +166,7 @@ on_every_engine! {
         let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
         let time = Duration::from_mins(1);
         let job = Job::new(&rowlock, "j").ttl(LONG).at_least_for(time);
-        let run = job.try_begin().await.unwrap().held().unwrap();
+        let run = job.begin().await.unwrap();
         let pinned = db.lock_row("j").await;
         let mut leaving = Box::pin(run.leave());
         let first = timeout(Duration::from_millis(100), &mut leaving).await;
@@ -184,7 +184,7 @@ on_every_engine! {
     async fn a_run_that_was_abandoned_took_nobody_knows_how_long(db: &Db) {
         let rowlock = db.rowlock().await;
         let job = Job::new(&rowlock, "j");
-        job.try_begin().await.unwrap().held().unwrap().held().begin_run().await.unwrap();
+        job.begin().await.unwrap().held().begin_run().await.unwrap();
         rowlock.flush().await;
         let run = rowlock.admin().last_run("j").await.unwrap().unwrap();
         assert_eq!((run.state, run.took), (RunState::Abandoned, None));

@@ -42,7 +42,7 @@ on_every_engine! {
             assert_eq!(seen, (leadership.term(), candidate));
             assert!(seen.0 > last, "{seen:?} after {last}");
             last = seen.0;
-            let _ = leadership.resign().await.unwrap();
+            leadership.resign().await.unwrap();
             assert_eq!(told.recv().await.unwrap(), Change::Vacant);
         }
         // While nothing changes, nothing is reported.

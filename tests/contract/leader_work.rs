@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rowlock::{Error, Rowlock};
 use rowlock_recipes::leader::{Election, Leadership};
-use rowlock_test::{Db, eventually, join, on_every_engine, on_tx, queue_is};
+use rowlock_test::{Db, eventually, join, loss, on_every_engine, on_tx, queue_is};
 use tokio::sync::{Mutex, mpsc};
 
 /// Longer than a test takes: only a resignation or a forced release ends a term.
@@ -90,7 +90,7 @@ on_every_engine! {
         go.send(()).unwrap();
         let next = next.await.unwrap().unwrap();
         queue_is(&other, "scheduler", &["worker"]).await;
-        let _ = next.release().await.unwrap();
+        let _ = loss(next.release().await);
         go.send(()).unwrap();
         let terms = leading.await.unwrap().unwrap();
         assert!(terms[0] < next.fence() && next.fence() < terms[1], "{terms:?}, {}", next.fence());
@@ -115,7 +115,7 @@ on_every_engine! {
                     }
                     // It is not cut off: the term was not lost.
                     2 => {
-                        let _ = leadership.resign().await?;
+                        leadership.resign().await?;
                         Ok(ControlFlow::Continue(()))
                     }
                     _ => Err(Error::Conflict { what: "a plan".into() }),
@@ -171,7 +171,7 @@ on_every_engine! {
         }).await.expect_err("it goes on");
         db.execute("UPDATE rowlock_lock SET waiters = 0").await;
         queue_is(&other, "scheduler", &["worker"]).await;
-        let _ = leader.resign().await.unwrap();
+        let _ = loss(leader.resign().await);
         assert!(leading.await.unwrap().unwrap() > leader.term());
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, TryLock};
-use rowlock_test::{Db, on_every_engine, on_tx, take, takes_less_than};
+use rowlock::Error;
+use rowlock_test::{Db, TryLock, on_every_engine, on_tx, take, takes_less_than};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -68,7 +68,7 @@ on_every_engine! {
         }
         tx.commit().await.unwrap();
         assert_eq!(one.version("b").await.unwrap().fence(), before, "nothing was granted");
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
 
         let mut tx = db.begin().await;
         let locked = tx.lock_all(&two, &["d", "c", "b"]).await.unwrap().locked().unwrap();

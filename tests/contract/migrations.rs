@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rowlock::{Error, Rowlock, SchemaError, TryAcquire};
+use rowlock::{Error, Rowlock, SchemaError};
 use rowlock_test::{Db, on_every_engine, take};
 
 /// The files in each folder below `migrations/`.
@@ -30,8 +30,8 @@ fn count(rowlock: &Rowlock) -> i64 {
 
 /// Whether a lock is refused because of a quarantine.
 async fn is_refused(rowlock: &Rowlock) -> bool {
-    let asked = rowlock.lock("a").try_acquire().await.unwrap();
-    matches!(asked, TryAcquire::Busy(busy) if busy.quarantine.is_some())
+    let asked = rowlock.lock("a").wait(Duration::ZERO).acquire().await;
+    matches!(asked, Err(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some())
 }
 
 on_every_engine! {
@@ -132,7 +132,7 @@ on_every_engine! {
         db.execute(&sql).await;
         let rowlock = Rowlock::builder().migrate(false).connect(&db.url).await.unwrap();
         let held = rowlock.lock("a").acquire().await.unwrap();
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         assert!(db.rowlock().await.admin().applied_migrations().is_empty());
     }
 

@@ -71,7 +71,7 @@ on_every_engine! {
             let done = match cancelled % 3 {
                 0 => cancelled_after(lock.acquire(), polls).await,
                 1 => {
-                    let Some(held) = lock.try_acquire().await.unwrap().held() else {
+                    let Some(held) = lock.try_acquire().await.unwrap() else {
                         // A release is still on its way.
                         rowlock.flush().await;
                         continue;

@@ -2,7 +2,7 @@
 
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, RecordError, RecordState,
-    Resolution, StepFailed, TransactionError,
+    Resolution, Scope, StepFailed, TransactionError,
 };
 use rowlock_test::{Db, Tx, begin, begin_new, on_every_engine, on_tx};
 
@@ -81,7 +81,7 @@ on_every_engine! {
         guard.release().await.unwrap();
         let begun = begin(&idempotency, "k").await;
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
-        idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
+        idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
         begin_new(&idempotency, "k").await.complete(&outcome("paid")).await.unwrap();
     }
 
@@ -107,12 +107,12 @@ on_every_engine! {
         guard.step_happened("another", &1).await.unwrap();
         guard.complete(&outcome("paid")).await.unwrap_err();
         guard.step_happened("charge", &7).await.unwrap();
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.open_step), (RecordState::Running, None));
         let never = async { panic!("it is not run again") };
         let result: Result<u32, Error> = guard.step_once("charge", never).await;
         assert_eq!(result.unwrap(), 7);
-        let steps = idempotency.steps("scope", "k").await.unwrap();
+        let steps = idempotency.steps(Scope("scope").key("k")).await.unwrap();
         assert_eq!(steps.len(), 1, "{steps:?}");
         guard.complete(&outcome("paid")).await.unwrap();
         assert_eq!(kept(&idempotency).await, outcome("paid"));
@@ -147,7 +147,7 @@ on_every_engine! {
     async fn the_end_of_an_attempt_keeps_a_result_that_could_not_be_kept(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         for end in ["complete", "release"] {
-            let begun = idempotency.begin("scope", end, &Fingerprint::of("request")).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(end), &Fingerprint::of("request")).await.unwrap();
             let Begun::New(guard) = begun else { panic!("{begun:?}") };
             let work = async {
                 db.execute("ALTER TABLE rowlock_idempotency_step RENAME TO elsewhere").await;
@@ -161,7 +161,7 @@ on_every_engine! {
                 continue;
             }
             guard.release().await.unwrap();
-            let begun = idempotency.begin("scope", end, &Fingerprint::of("request")).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(end), &Fingerprint::of("request")).await.unwrap();
             let Begun::New(guard) = begun else { panic!("{begun:?}") };
             let never = async { panic!("it is not run again") };
             let result: Result<u32, Error> = guard.step_once("charge", never).await;
@@ -173,7 +173,7 @@ on_every_engine! {
         let idempotency = db.rowlock().await.idempotency();
         let guard = with_open_step(&idempotency).await;
         guard.step_not_done("charge").await.unwrap();
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.open_step), (RecordState::Running, None));
         let again = async { Ok::<u32, StepFailed<Error>>(8) };
         assert_eq!(guard.step_once("charge", again).await.unwrap(), 8);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, Outcome, Reconciled, RecordError, RecordState,
-    Resolution, Rowlock, StepFailed, TransactionError,
+    Resolution, Rowlock, Scope, StepFailed, TransactionError,
 };
 use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
 use tokio::sync::oneshot;
@@ -50,14 +50,14 @@ on_every_engine! {
             assert_eq!(unknown.step, "charge");
         }
         let other = Fingerprint::of("another request");
-        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
-        let refused = idempotency.reset("scope", "k").await;
+        let refused = idempotency.reset(Scope("scope").key("k")).await;
         assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "{refused:?}");
 
         let happened = Resolution::Happened(Outcome::json(&41).unwrap());
-        idempotency.resolve("scope", "k", happened.clone()).await.unwrap();
-        let refused = idempotency.resolve("scope", "k", happened).await;
+        idempotency.resolve(Scope("scope").key("k"), happened.clone()).await.unwrap();
+        let refused = idempotency.resolve(Scope("scope").key("k"), happened).await;
         assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "only once");
         let guard = begin_new(&idempotency, "k").await;
         assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 41);
@@ -89,10 +89,10 @@ on_every_engine! {
         let wait = idempotency.clone().wait(Duration::from_secs(30));
         let begun = begin(&wait, "k").await;
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.open_step.as_deref()), (RecordState::Unknown, Some("charge")));
 
-        idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
+        idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
         let guard = begin_new(&idempotency, "k").await;
         assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 2);
     }
@@ -169,7 +169,7 @@ on_every_engine! {
         rowlock.flush().await;
         for bytes in [11, 10] {
             let found = move |_| async move { Reconciled::Happened(Outcome::new("a/b", vec![b'x'; bytes]).unwrap()) };
-            let begun = idempotency.clone().reconcile(found).begin("scope", "k", &request()).await;
+            let begun = idempotency.clone().reconcile(found).begin(Scope("scope").key("k"), &request()).await;
             match (bytes, begun) {
                 (11, Err(Error::Record(RecordError::OutcomeTooLarge { bytes: 11, limit: 10, .. }))) => {
                     assert!(matches!(begin(&idempotency, "k").await, Begun::Unknown(_)));
@@ -204,7 +204,7 @@ on_every_engine! {
             match (started.into_inner(), begin(&idempotency, "k").await) {
                 (0, Begun::New(guard)) => guard.release().await.unwrap(),
                 (1, Begun::Unknown(_)) => {
-                    idempotency.resolve("scope", "k", Resolution::NotHappened).await.unwrap();
+                    idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
                 }
                 (started, begun) => panic!("started: {started}, {begun:?}"),
             }

@@ -47,7 +47,7 @@ on_every_engine! {
         for level in LEVELS {
             // A lease that was held and released.
             let seen = one.version("a").await.unwrap();
-            let _ = take(&two, "a", TTL).await.release().await.unwrap();
+            take(&two, "a", TTL).await.release().await.unwrap();
             let mut tx = db.begin_at(level).await;
             assert_eq!(tx.advance(&one, &seen).await.unwrap(), Advance::Conflict, "{level}");
             tx.release().await;
@@ -58,7 +58,7 @@ on_every_engine! {
             let mut tx = db.begin_at(level).await;
             assert_eq!(tx.advance(&one, &seen).await.unwrap(), Advance::Conflict, "{level}");
             tx.release().await;
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
 
             // A transaction.
             let seen = one.version("a").await.unwrap();
@@ -90,7 +90,7 @@ on_every_engine! {
         assert!(inside.holder().is_some());
         tx.release().await;
         // The fence is the same when it is released: what was read in between may be half of its work.
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         for seen in [seen, inside] {
             let mut tx = db.begin().await;
             assert_eq!(tx.advance(&one, &seen).await.unwrap(), Advance::Conflict);

@@ -12,7 +12,7 @@ on_every_engine! {
             }
             let rowlock = Rowlock::from_pool(pool).await.unwrap();
             let held = rowlock.lock("a").acquire().await.unwrap();
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
             assert_eq!(rowlock.engine(), db.engine);
             taken.len()
         });

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use rowlock::{
-    Begun, Busy, Engine, Error, InvalidError, ReleaseOutcome, Rowlock, TryAcquire, TryLock,
-};
+use rowlock::{Begun, Busy, Engine, Error, InvalidError, Rowlock, Scope};
 use rowlock_test::{
-    Db, begin, begin_new, eventually, join, on_app, on_every_engine, outcome, queue_is, release,
-    request, take, turns,
+    Db, TryLock, begin, begin_new, busy, eventually, join, on_app, on_every_engine, outcome,
+    queue_is, release, request, take, turns,
 };
 use tokio::task::JoinSet;
 
@@ -28,11 +26,8 @@ fn is_quarantined(busy: &Busy) {
 }
 
 /// The request is refused because of the quarantine.
-fn refused<H: std::fmt::Debug>(asked: Result<TryAcquire<H>, Error>) {
-    match asked.unwrap() {
-        TryAcquire::Busy(busy) => is_quarantined(&busy),
-        TryAcquire::Held(held) => panic!("{held:?}"),
-    }
+fn refused<H: std::fmt::Debug>(asked: Result<H, Error>) {
+    is_quarantined(&busy(asked));
 }
 
 /// The call in a transaction failed at once because of the quarantine.
@@ -60,16 +55,16 @@ on_every_engine! {
         assert!(lasts <= LONG && lasts > LONG / 2, "{lasts:?}");
         for rowlock in [&one, &two, &db.rowlock().await] {
             for name in ["free", "expired", "new"] {
-                refused(rowlock.lock(name).try_acquire().await);
-                refused(rowlock.lock(name).in_session().try_acquire().await);
+                refused(rowlock.lock(name).wait(Duration::ZERO).acquire().await);
+                refused(rowlock.lock(name).in_session().wait(Duration::ZERO).acquire().await);
             }
-            refused(rowlock.multi_lock(["free", "new"]).try_acquire().await);
+            refused(rowlock.multi_lock(["free", "new"]).wait(Duration::ZERO).acquire().await);
         }
         // A batch.
         let mut asking = JoinSet::new();
         for n in 0..100 {
             let lock = one.lock(["d".into(), format!("n{n}")][n % 2].clone());
-            asking.spawn(async move { lock.try_acquire().await });
+            asking.spawn(async move { lock.wait(Duration::ZERO).acquire().await });
         }
         asking.join_all().await.into_iter().for_each(refused);
         let short = one.lock("free").wait(Duration::from_millis(1)).acquire().await;
@@ -152,17 +147,17 @@ on_every_engine! {
         let permit = one.semaphore("s", 3).acquire().await.unwrap();
         one.admin().quarantine(LONG).await.unwrap();
         for rowlock in [&one, &two] {
-            refused(rowlock.semaphore("s", 3).try_acquire().await);
-            refused(rowlock.semaphore("new", 3).try_acquire().await);
-            refused(rowlock.rw_lock("rw").try_read().await);
-            refused(rowlock.rw_lock("new rw").try_write().await);
+            refused(rowlock.semaphore("s", 3).wait(Duration::ZERO).acquire().await);
+            refused(rowlock.semaphore("new", 3).wait(Duration::ZERO).acquire().await);
+            refused(rowlock.rw_lock("rw").wait(Duration::ZERO).read().await);
+            refused(rowlock.rw_lock("new rw").wait(Duration::ZERO).write().await);
         }
         assert!(!reader.try_upgrade().await.unwrap(), "there may be another reader");
         // A waiter is granted nothing by a release, or by more capacity.
         let waits = two.semaphore("s", 3).holder("w");
         let waiting = tokio::spawn(async move { waits.acquire().await });
         queue_is(&one, "s", &["w"]).await;
-        assert_eq!(permit.release().await.unwrap(), ReleaseOutcome::Released);
+        permit.release().await.unwrap();
         one.semaphore("s", 5).set_capacity().await.unwrap();
         queue_is(&one, "s", &["w"]).await;
         assert!(!waiting.is_finished());
@@ -177,13 +172,13 @@ on_every_engine! {
         let held = take(&one, "a", TTL).await;
         let mut waiting = vec![join(&one, "a", "0").await, join(&two, "a", "1").await];
         one.admin().quarantine(LONG).await.unwrap();
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         waiting.push(join(&one, "a", "2").await);
         // Its holder has gone, and nobody has the name.
         eventually("it is free", async || two.inspect("a").await.unwrap().is_none()).await;
         for _ in 0..5 {
             // Each ask tries to pass the name on.
-            refused(two.lock("a").try_acquire().await);
+            refused(two.lock("a").wait(Duration::ZERO).acquire().await);
         }
         queue_is(&two, "a", &["0", "1", "2"]).await;
         assert!(two.inspect("a").await.unwrap().is_none());
@@ -221,7 +216,7 @@ on_every_engine! {
         assert!(matches!(begin(&two.idempotency(), "k").await, Begun::Replay(_)));
         release(&held).await;
         release(&in_session).await;
-        refused(two.lock("a").try_acquire().await);
+        refused(two.lock("a").wait(Duration::ZERO).acquire().await);
     }
 
     async fn no_attempt_begins_and_transactions_go_on(db: &Db) {
@@ -241,7 +236,7 @@ on_every_engine! {
         let begun = on_app!(&db.app, pool => {
             let idempotency = rowlock.idempotency();
             let request = request();
-            let run = idempotency.run_in_tx(pool, "scope", "in tx", &request, |_tx| async {
+            let run = idempotency.run_in_tx(pool, Scope("scope").key("in tx"), &request, |_tx| async {
                 Ok::<_, Error>(outcome("done"))
             });
             run.await.unwrap()

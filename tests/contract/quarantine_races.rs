@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Rowlock, TryAcquire, TryLock};
+use rowlock::{Begun, Engine, Error, Rowlock};
 use rowlock_test::{
-    Db, begin, begin_new, eventually, join, lapse, on_every_engine, queue_is, release, take,
+    Db, TryLock, begin, begin_new, eventually, join, lapse, on_every_engine, queue_is, release,
+    take,
 };
 use tokio::task::JoinSet;
 
@@ -15,8 +16,8 @@ const TTL: Duration = Duration::from_secs(30);
 /// Longer than a test.
 const LONG: Duration = Duration::from_mins(10);
 
-fn is_refused<H>(asked: &Result<TryAcquire<H>, Error>) -> bool {
-    matches!(asked, Ok(TryAcquire::Busy(busy)) if busy.quarantine.is_some())
+fn is_refused<H>(asked: &Result<H, Error>) -> bool {
+    matches!(asked, Err(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some())
 }
 
 /// Nobody has the name.
@@ -45,32 +46,19 @@ async fn ask_again_and_again(
                     .try_acquire()
                     .await
                     .unwrap();
-                asked.held().is_some()
+                asked.is_some()
             }
             1 => {
                 let name = format!("n{task} {round}");
-                rowlock
-                    .lock(name)
-                    .try_acquire()
-                    .await
-                    .unwrap()
-                    .held()
-                    .is_some()
+                rowlock.lock(name).try_acquire().await.unwrap().is_some()
             }
             2 => rowlock
                 .semaphore("s", 100)
                 .try_acquire()
                 .await
                 .unwrap()
-                .held()
                 .is_some(),
-            3 => rowlock
-                .rw_lock("rw")
-                .try_read()
-                .await
-                .unwrap()
-                .held()
-                .is_some(),
+            3 => rowlock.rw_lock("rw").try_read().await.unwrap().is_some(),
             _ => {
                 let key = format!("k{task} {round}");
                 matches!(begin(&rowlock.idempotency(), &key).await, Begun::New(_))
@@ -127,7 +115,7 @@ on_every_engine! {
                 true
             });
             for lock in [one.lock(format!("f{n}")), one.lock(format!("new{n}"))] {
-                tasks.spawn(async move { is_refused(&lock.try_acquire().await) });
+                tasks.spawn(async move { is_refused(&lock.wait(Duration::ZERO).acquire().await) });
             }
         }
         assert!(tasks.join_all().await.into_iter().all(|as_it_should_be| as_it_should_be));
@@ -137,7 +125,7 @@ on_every_engine! {
         for n in 0..60 {
             for name in [format!("f{n}"), format!("other{n}")] {
                 let lock = one.lock(name).ttl(TTL + Duration::from_secs(n));
-                tasks.spawn(async move { is_refused(&lock.try_acquire().await) });
+                tasks.spawn(async move { is_refused(&lock.wait(Duration::ZERO).acquire().await) });
             }
         }
         assert!(tasks.join_all().await.into_iter().all(|is_refused| is_refused));
@@ -223,8 +211,8 @@ on_every_engine! {
         // Where one transaction at a time can write, it delays everything.
         if !db.one_writer() {
             while held.deadline() == deadline && !begun.load(Ordering::SeqCst) {
-                let a = one.lock("a").try_acquire().await;
-                let (is_held, is_refused) = (matches!(a, Ok(TryAcquire::Held(_))), is_refused(&a));
+                let a = one.lock("a").wait(Duration::ZERO).acquire().await;
+                let (is_held, is_refused) = (a.is_ok(), is_refused(&a));
                 assert!(is_held || is_refused, "{a:?}");
                 assert!(held.is_held(), "{:?}", held.loss());
             }
@@ -232,7 +220,7 @@ on_every_engine! {
         tx.commit().await.unwrap();
         let left = beginning.await.unwrap().unwrap();
         assert!(left > LONG / 2, "{left:?}");
-        assert!(is_refused(&two.lock("b").try_acquire().await));
+        assert!(is_refused(&two.lock("b").wait(Duration::ZERO).acquire().await));
     }
 
     async fn a_waiter_whose_turn_comes_while_it_begins_is_not_lost(db: &Db) {
@@ -242,7 +230,7 @@ on_every_engine! {
             let held = take(&one, &name, TTL).await;
             let waiting = join(&two, &name, "w").await;
             let (released, begun) = tokio::join!(held.release(), operator.admin().quarantine(LONG));
-            let _ = released.unwrap();
+            released.unwrap();
             begun.unwrap();
             // It was passed on before, and is confirmed; or nobody has it.
             let confirmed = async || waiting.is_finished() || is_free(&one, &name).await;
@@ -294,11 +282,11 @@ on_every_engine! {
         release(&held).await;
         one.admin().quarantine(LONG).await.unwrap();
         // The database remembers its lease.
-        let again = lingering.try_acquire().await.unwrap().held().expect("it lingers");
+        let again = lingering.try_acquire().await.unwrap().expect("it lingers");
         release(&again).await;
         let waiting = join(&two, "a", "w").await;
         eventually("it was called back", async || is_free(&two, "a").await).await;
-        assert!(is_refused(&lingering.try_acquire().await));
+        assert!(is_refused(&lingering.clone().wait(Duration::ZERO).acquire().await));
         queue_is(&two, "a", &["w"]).await;
         assert!(!waiting.is_finished());
         two.admin().end_quarantine().await.unwrap();
@@ -313,7 +301,7 @@ on_every_engine! {
         two.admin().quarantine(LONG).await.unwrap();
         one.end_session().await.unwrap();
         for _ in 0..5 {
-            assert!(is_refused(&two.lock("a").try_acquire().await));
+            assert!(is_refused(&two.lock("a").wait(Duration::ZERO).acquire().await));
         }
         queue_is(&two, "a", &["w"]).await;
         let cleaned = two.admin().clean_all(100).await.unwrap();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Busy, Error, Held, Rowlock, TryAcquire};
+use rowlock::{Busy, Error, Held, Rowlock};
 use rowlock_test::{
     Db, eventually, join, join_with, on_every_engine, queue_is, release, take, turns, waiters,
 };
@@ -12,10 +12,7 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// Asks once, for a name that is not free.
 async fn busy(rowlock: &Rowlock, name: &str) -> Busy {
-    match rowlock.lock(name).try_acquire().await.unwrap() {
-        TryAcquire::Busy(busy) => busy,
-        TryAcquire::Held(held) => panic!("{held:?}"),
-    }
+    rowlock_test::busy(rowlock.lock(name).wait(Duration::ZERO).acquire().await)
 }
 
 /// A client `silent` that lives as long as the guard.
@@ -23,7 +20,7 @@ async fn silent_client(db: &Db) -> Held {
     let silent = Rowlock::builder().holder("silent");
     let silent = silent.connect(&db.url).await.unwrap();
     let session = silent.lock("the silent client's").in_session();
-    session.try_acquire().await.unwrap().held().expect("free")
+    session.try_acquire().await.unwrap().expect("free")
 }
 
 /// Makes a free name with a waiter whose task never asks again, although its client lives.
@@ -169,7 +166,7 @@ on_every_engine! {
         for _ in 0..2 {
             release(&take(&rowlock, "lock", TTL).await).await;
             let permit = permits.try_acquire().await.unwrap();
-            release(&permit.held().expect("nobody has it, and nobody waits")).await;
+            release(&permit.expect("nobody has it, and nobody waits")).await;
         }
         assert!(rowlock.admin().forget("lock").await.unwrap());
         assert!(rowlock.admin().forget("permits").await.unwrap());

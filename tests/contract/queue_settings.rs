@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Loss, ReleaseOutcome, Rowlock};
+use rowlock::{Error, Loss, Rowlock};
 use rowlock_test::{
-    Db, Waiting, eventually, join, join_with, on_every_engine, queue_is, queue_of, release,
+    Db, Waiting, eventually, join, join_with, loss, on_every_engine, queue_is, queue_of, release,
     renewed, take, turns, waiters,
 };
 
@@ -43,7 +43,7 @@ on_every_engine! {
         // A busy machine may lose it before it looks.
         let info = one.inspect("a").await.unwrap().filter(|info| info.fence == short.fence());
         assert!(info.as_ref().is_none_or(|info| info.remaining <= SECOND), "{info:?}");
-        let _ = short.release().await.unwrap();
+        let _ = loss(short.release().await);
         // It is renewed like any other lease.
         let renews = renews.await.unwrap().unwrap();
         renewed(&renews).await;
@@ -67,7 +67,7 @@ on_every_engine! {
         // The guard lives, and the next waiter has its turn all the same.
         let next = next.await.unwrap().unwrap();
         assert!(next.fence() > limited.fence());
-        assert_eq!(limited.release().await.unwrap(), ReleaseOutcome::Lost(Loss::MaxHold));
+        assert!(matches!(limited.release().await, Err(Error::Lost { loss: Loss::MaxHold, .. })));
         assert!(next.is_held());
     }
 
@@ -105,7 +105,7 @@ on_every_engine! {
     async fn ending_a_session_passes_its_locks_on(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let lock = one.lock("a").in_session();
-        let held = lock.try_acquire().await.unwrap().held().expect("free");
+        let held = lock.try_acquire().await.unwrap().expect("free");
         let waiting = [join(&two, "a", "0").await, join(&two, "a", "1").await];
         // A waiter may be the one that frees it: then it is not counted here.
         assert!(one.end_session().await.unwrap() <= 1);
@@ -120,7 +120,7 @@ on_every_engine! {
         let freed = two.admin().force_release("a").await.unwrap().unwrap();
         assert_eq!(freed.fence, held.fence());
         assert_eq!(turns(waiting).await, [0, 1]);
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert!(matches!(held.release().await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
     }
 
     async fn an_owner_enters_again_while_others_wait(db: &Db) {
@@ -129,7 +129,7 @@ on_every_engine! {
         let outer = one.lock("a").owner(&me).acquire().await.unwrap();
         let waiting = [join(&two, "a", "0").await, join(&one, "a", "1").await];
         let inner = one.lock("a").owner(&me).acquire().await.unwrap();
-        let again = one.lock("a").owner(&me).try_acquire().await.unwrap().held().expect("mine");
+        let again = one.lock("a").owner(&me).try_acquire().await.unwrap().expect("mine");
         assert_eq!((inner.fence(), again.fence()), (outer.fence(), outer.fence()));
         queue_is(&two, "a", &["0", "1"]).await;
         for held in [outer, again] {

@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rowlock::extend::raise_fence;
-use rowlock::{
-    ConnectError, Error, InvalidError, Loss, ReleaseOutcome, Rowlock, SchemaError, TryAcquire,
-};
+use rowlock::{ConnectError, Error, InvalidError, Loss, Rowlock, SchemaError};
 use rowlock_recipes::Quorum;
 use rowlock_recipes::quorum::QuorumError;
-use rowlock_test::{Db, eventually, on_every_engine, take};
+use rowlock_test::{Db, busy, eventually, on_every_engine, take};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -73,9 +71,7 @@ on_every_engine! {
         let held = one.lock("a").acquire().await.unwrap();
         assert!(held.is_held() && held.remaining() > TTL / 2);
         assert!(holders(&clients, "a").await >= 2);
-        let TryAcquire::Busy(busy) = two.lock("a").try_acquire().await.unwrap() else {
-            panic!("it is held");
-        };
+        let busy = busy(two.lock("a").wait(Duration::ZERO).acquire().await);
         assert!(busy.holder.is_some(), "{busy}");
         let late = two.lock("a").wait(Duration::from_millis(100)).acquire().await;
         assert!(matches!(late, Err(Error::WaitTimeout { .. })), "{late:?}");
@@ -84,7 +80,7 @@ on_every_engine! {
             async move { two.lock("a").acquire().await }
         });
         let before = held.fence();
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         let next = waiting.await.unwrap().unwrap();
         assert!(next.fence() > before);
         drop(next);
@@ -109,7 +105,7 @@ on_every_engine! {
                         assert!(before < held.fence(), "{before} {}", held.fence());
                         tokio::task::yield_now().await;
                         inside.fetch_sub(1, Ordering::SeqCst);
-                        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+                        held.release().await.unwrap();
                     }
                 });
             }
@@ -125,18 +121,18 @@ on_every_engine! {
         // The clock of one database is a century ahead.
         let ahead = take(&clients[0], "a", TTL).await;
         raise_fence(&ahead, FAR).await.unwrap();
-        assert_eq!(ahead.release().await.unwrap(), ReleaseOutcome::Released);
+        ahead.release().await.unwrap();
         let mut first = quorum.lock("a").acquire().await.unwrap();
         // A round may end before the slowest member has answered.
         while first.fence() < FAR {
-            assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+            first.release().await.unwrap();
             first = quorum.lock("a").acquire().await.unwrap();
         }
         let fence = first.fence();
-        assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+        first.release().await.unwrap();
         // That database is out of reach now: nobody else knows its clock.
         let other = loop {
-            if let TryAcquire::Held(held) = clients[0].lock("a").try_acquire().await.unwrap() {
+            if let Some(held) = clients[0].lock("a").try_acquire().await.unwrap() {
                 break held;
             }
         };
@@ -170,7 +166,7 @@ on_every_engine! {
                         // It must not be taken again.
                         others.push(loop {
                             client.admin().force_release("a").await.unwrap();
-                            if let TryAcquire::Held(held) = client.lock("a").try_acquire().await.unwrap() {
+                            if let Some(held) = client.lock("a").try_acquire().await.unwrap() {
                                 break held;
                             }
                         });
@@ -187,7 +183,7 @@ on_every_engine! {
         assert!(matches!(done, Err(Error::Lost { .. })), "{done:?}");
         held.at_risk().await;
         assert!(!held.is_held() && held.remaining().is_zero());
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert!(matches!(held.release().await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
         eventually("it is free", async || holders(&clients, "a").await == 0).await;
         three.remove().await;
     }
@@ -259,11 +255,9 @@ on_every_engine! {
         clients[0].admin().quarantine(TTL).await.unwrap();
         let held = quorum.lock("a").acquire().await.unwrap();
         assert!(clients[0].inspect("a").await.unwrap().is_none());
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         clients[1].admin().quarantine(TTL).await.unwrap();
-        let TryAcquire::Busy(busy) = quorum.lock("a").try_acquire().await.unwrap() else {
-            panic!("no majority may grant it");
-        };
+        let busy = busy(quorum.lock("a").wait(Duration::ZERO).acquire().await);
         assert!(busy.quarantine.is_some(), "{busy}");
         let waiting = tokio::spawn(async move { quorum.lock("a").acquire().await });
         clients[0].admin().end_quarantine().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Error, InvalidError, Loss, ReleaseOutcome, Rowlock};
+use rowlock::{Error, InvalidError, Loss, Rowlock};
 use rowlock_test::{App, Db, eventually, on_every_engine, patience, take, takes_less_than};
 
 on_every_engine! {
@@ -13,11 +13,11 @@ on_every_engine! {
         let inner = rowlock.lock("a").owner(&me.clone()).acquire().await.unwrap();
         assert_eq!(outer.fence(), inner.fence());
         // Neither another owner nor the same process, task and thread without one.
-        assert!(rowlock.lock("a").owner(&other).try_acquire().await.unwrap().held().is_none());
-        assert!(rowlock.lock("a").try_acquire().await.unwrap().held().is_none());
+        assert!(rowlock.lock("a").owner(&other).try_acquire().await.unwrap().is_none());
+        assert!(rowlock.lock("a").try_acquire().await.unwrap().is_none());
 
-        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);
-        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+        inner.release().await.unwrap();
+        inner.release().await.unwrap();
         assert!(outer.is_held());
         assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().fence, outer.fence());
         drop(outer);
@@ -37,7 +37,7 @@ on_every_engine! {
         }
         for outer in &held {
             let inner = rowlock.lock(outer.name().clone()).owner(&me).try_acquire().await.unwrap();
-            assert_eq!(inner.held().expect("it is this owner's").fence(), outer.fence());
+            assert_eq!(inner.expect("it is this owner's").fence(), outer.fence());
         }
     }
 
@@ -73,7 +73,7 @@ on_every_engine! {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..20 {
             let lock = rowlock.lock("a").owner(&me);
-            tasks.spawn(async move { lock.try_acquire().await.unwrap().held().expect("mine") });
+            tasks.spawn(async move { lock.try_acquire().await.unwrap().expect("mine") });
         }
         let mut guards = Vec::new();
         while let Some(guard) = tasks.join_next().await {
@@ -102,7 +102,7 @@ on_every_engine! {
             })
             .await;
         }
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         let [mine, stranger, again] = <[_; 3]>::try_from(waiting).unwrap();
         let first = mine.await.unwrap();
         assert_eq!(again.await.unwrap().fence(), first.fence(), "it enters");
@@ -143,8 +143,8 @@ on_every_engine! {
         let inner = at_once("entering", lock.acquire()).await.unwrap();
         assert_eq!(inner.fence(), outer.fence());
         let released = at_once("leaving", inner.release()).await;
-        assert_eq!(released.unwrap(), ReleaseOutcome::Released);
-        drop(at_once("entering", lock.try_acquire()).await.unwrap().held().expect("it is ours"));
+        released.unwrap();
+        drop(at_once("entering", lock.try_acquire()).await.unwrap().expect("it is ours"));
 
         // Another attempt of the same owner may last for as long as the transaction (of the one writer).
         let other = rowlock.lock("b").owner(&me);
@@ -156,7 +156,7 @@ on_every_engine! {
         assert!(outer.is_held());
         tx.commit().await.unwrap();
         assert!(outer.is_held());
-        assert_eq!(outer.release().await.unwrap(), ReleaseOutcome::Released);
+        outer.release().await.unwrap();
         assert_eq!(rowlock.inspect("a").await.unwrap(), None);
         let _ = other.await;
     }
@@ -172,7 +172,7 @@ on_every_engine! {
         assert_eq!(inner.lost().await, Loss::TakenOver);
         let fresh = lock.acquire().await.unwrap();
         assert!(fresh.fence() > outer.fence());
-        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert!(matches!(inner.release().await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
         drop((outer, inner));
         rowlock.flush().await;
         assert!(fresh.is_held());
@@ -184,16 +184,16 @@ on_every_engine! {
         let me = rowlock.owner();
         let lock = rowlock.lock("a").owner(&me);
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
-        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Released);
+        inner.release().await.unwrap();
         assert!(!inner.is_held());
         assert_eq!((inner.remaining(), inner.loss()), (Duration::ZERO, None));
         assert!(outer.is_held() && outer.remaining() > Duration::ZERO);
 
         // What happens to the grant from here on is not the released guard's loss.
         assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
-        assert_eq!(outer.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert!(matches!(outer.release().await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
         assert_eq!(inner.loss(), None);
-        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
+        inner.release().await.unwrap();
     }
 
     async fn a_guard_that_was_lost_before_its_release_says_so(db: &Db) {
@@ -203,7 +203,7 @@ on_every_engine! {
         let (outer, inner) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
         assert!(rowlock.admin().force_release("a").await.unwrap().is_some());
         assert_eq!(inner.lost().await, Loss::TakenOver);
-        assert_eq!(inner.release().await.unwrap(), ReleaseOutcome::Lost(Loss::TakenOver));
+        assert!(matches!(inner.release().await, Err(Error::Lost { loss: Loss::TakenOver, .. })));
         assert_eq!((inner.loss(), outer.loss()), (Some(Loss::TakenOver), Some(Loss::TakenOver)));
         assert_eq!(inner.lost().await, Loss::TakenOver);
     }

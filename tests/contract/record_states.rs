@@ -1,6 +1,6 @@
 //! A list of the records in one state has those that are in it, and no others.
 
-use rowlock::{Begun, Fingerprint, Outcome, RecordState};
+use rowlock::{Begun, Fingerprint, Outcome, RecordState, Scope};
 
 use rowlock_test::{Db, on_every_engine};
 
@@ -45,7 +45,7 @@ async fn copies(db: &Db) {
 on_every_engine! {
     async fn the_records_of_a_state_are_those_that_are_shown_in_it(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
-        let begun = idempotency.begin("scope", "k", &Fingerprint::of("request")).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &Fingerprint::of("request")).await.unwrap();
         let Begun::New(guard) = begun else { panic!("{begun:?}") };
         guard.complete(&Outcome::empty()).await.unwrap();
         copies(db).await;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Fingerprint, Held, Loss};
+use rowlock::{Begun, Fingerprint, Held, Loss, Scope};
 use rowlock_test::{Db, eventually, on_every_engine, take};
 
 /// The server refuses every later update of a row of `table` where `column` has the bytes of `value`.
@@ -33,7 +33,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let ttl = Duration::from_secs(10);
         let idempotency = rowlock.idempotency().lease(ttl);
-        let begun = idempotency.begin("shop", "bad", &Fingerprint::of("x")).await.unwrap();
+        let begun = idempotency.begin(Scope("shop").key("bad"), &Fingerprint::of("x")).await.unwrap();
         let Begun::New(attempt) = begun else { panic!("{begun:?}") };
         let held = take(&rowlock, "a", ttl).await;
         refuse(db, "rowlock_idempotency", "idempotency_key", "bad").await;

@@ -19,14 +19,14 @@ const EAGER: Retry = Retry::new()
 /// A statement on whichever transaction it is.
 macro_rules! run {
     ($tx:expr, $sql:expr) => {
-        sqlx::raw_sql(AssertSqlSafe($sql)).execute(&mut **$tx).await
+        sqlx::raw_sql(AssertSqlSafe($sql)).execute(&mut *$tx).await
     };
 }
 
 macro_rules! number {
     ($tx:expr, $sql:expr) => {
         sqlx::query_scalar::<_, i64>(AssertSqlSafe($sql))
-            .fetch_one(&mut **$tx)
+            .fetch_one(&mut *$tx)
             .await
     };
 }
@@ -96,7 +96,7 @@ on_every_engine! {
                 on_app!(&db.app, pool => EAGER.run(pool, |mut tx| async move {
                     // Both in one statement: under READ COMMITTED two might see different times.
                     let row = "SELECT n, version FROM app WHERE id = 1";
-                    let (n, version): (i64, i64) = sqlx::query_as(row).fetch_one(&mut **tx).await?;
+                    let (n, version): (i64, i64) = sqlx::query_as(row).fetch_one(&mut *tx).await?;
                     let sql = format!(
                         "UPDATE app SET n = {}, version = version + 1 WHERE id = 1 AND version = {version}",
                         n + 1

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, RecordError, Retry, Rowlock, TransactionError};
+use rowlock::{
+    Begun, Error, Fingerprint, Outcome, RecordError, Retry, Rowlock, Scope, TransactionError,
+};
 use rowlock_test::{App, Db, on_app, on_every_engine};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
@@ -35,8 +37,8 @@ async fn pay_within(
     let idempotency = rowlock.idempotency().wait(wait);
     let idempotency = idempotency.retry(Retry::new().attempts(50));
     on_app!(app, pool => {
-        idempotency.run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
-            sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+        idempotency.run_in_tx(pool, Scope("scope").key(key), &request(), |mut tx| async move {
+            sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut *tx).await?;
             Outcome::json(&"paid")
         }).await
     })
@@ -59,8 +61,8 @@ impl Slow {
                 let (inside, go_on) = (&inside, &go_on);
                 let idempotency = rowlock.idempotency();
                 on_app!(&app, pool => {
-                    idempotency.run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
-                        sqlx::raw_sql("INSERT INTO payment VALUES ('slow')").execute(&mut **tx).await?;
+                    idempotency.run_in_tx(pool, Scope("scope").key(key), &request(), |mut tx| async move {
+                        sqlx::raw_sql("INSERT INTO payment VALUES ('slow')").execute(&mut *tx).await?;
                         let _ = inside.lock().unwrap().take().unwrap().send(());
                         go_on.notified().await;
                         if fails {
@@ -91,7 +93,7 @@ async fn strangers_get_through(db: &Db, rowlock: &Rowlock, app: &App) {
             assert!(
                 rowlock
                     .idempotency()
-                    .inspect("scope", &key)
+                    .inspect(Scope("scope").key(&key))
                     .await
                     .unwrap()
                     .is_none()
@@ -149,7 +151,7 @@ on_every_engine! {
         let app = App::connect(&db.url, 5).await;
         let (here, there) = (db.rowlock().await, db.rowlock().await);
         // There is a record, which the transaction takes over: its row is what the others find locked.
-        let Begun::New(freed) = here.idempotency().begin("scope", "slow", &request()).await.unwrap() else {
+        let Begun::New(freed) = here.idempotency().begin(Scope("scope").key("slow"), &request()).await.unwrap() else {
             panic!("new")
         };
         freed.release().await.unwrap();
@@ -206,7 +208,7 @@ on_every_engine! {
         assert_eq!(payments(db).await, 1);
         let idempotency = rowlock.idempotency();
         let other = Fingerprint::of("another request");
-        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
     }
 
@@ -235,8 +237,8 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
         let failed: Result<_, Error> = on_app!(&db.app, pool => {
-            idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+            idempotency.run_in_tx(pool, Scope("scope").key("k"), &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut *tx).await?;
                 Err(Error::Transaction(TransactionError::NotOneRow { rows: 2 }))
             }).await
         });
@@ -250,8 +252,8 @@ on_every_engine! {
         table(db).await;
         let idempotency = db.rowlock().await.idempotency().max_outcome(3);
         let failed: Result<_, Error> = on_app!(&db.app, pool => {
-            idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+            idempotency.run_in_tx(pool, Scope("scope").key("k"), &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut *tx).await?;
                 Outcome::json(&"four")
             }).await
         });
@@ -265,8 +267,8 @@ on_every_engine! {
         let tries = AtomicU32::new(0);
         let tries = &tries;
         let begun: Result<_, Error> = on_app!(&db.app, pool => {
-            idempotency.run_in_tx(pool, "scope", "k", &request(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+            idempotency.run_in_tx(pool, Scope("scope").key("k"), &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut *tx).await?;
                 if tries.fetch_add(1, Ordering::Relaxed) < 2 {
                     return Err(Error::Conflict { what: "a test".into() });
                 }
@@ -306,7 +308,7 @@ on_every_engine! {
                 let (inside, go_on) = (&inside, &go_on);
                 let idempotency = rowlock.idempotency();
                 on_app!(&app, pool => {
-                    idempotency.run_in_tx(pool, "scope", "k", &request(), |tx| async move {
+                    idempotency.run_in_tx(pool, Scope("scope").key("k"), &request(), |tx| async move {
                         let _ = inside.lock().unwrap().take().unwrap().send(());
                         go_on.notified().await;
                         drop(tx);
@@ -321,12 +323,12 @@ on_every_engine! {
             // have no answer before the test ends: the server's lock time-out is half as long as an operation has.)
             let patient = Rowlock::builder().operation_timeout(Duration::from_mins(10));
             let idempotency = patient.connect(&db.url).await.unwrap().idempotency();
-            let begun = idempotency.begin("scope", "k", &request()).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key("k"), &request()).await.unwrap();
             let Begun::InFlight(in_flight) = begun else { panic!("{begun:?}") };
             assert_eq!(in_flight.remaining, None);
             let others = (0..40).map(|n| {
                 let idempotency = idempotency.clone();
-                async move { idempotency.begin("scope", format!("other {n}"), &request()).await }
+                async move { idempotency.begin(Scope("scope").key(format!("other {n}")), &request()).await }
             });
             for begun in others.map(tokio::spawn).collect::<Vec<_>>() {
                 assert!(matches!(begun.await.unwrap().unwrap(), Begun::New(_)));
@@ -334,7 +336,7 @@ on_every_engine! {
         }
         let waiting = {
             let idempotency = rowlock.idempotency().wait(Duration::from_mins(1));
-            tokio::spawn(async move { idempotency.begin("scope", "k", &request()).await })
+            tokio::spawn(async move { idempotency.begin(Scope("scope").key("k"), &request()).await })
         };
         go_on.notify_one();
         let begun = running.await.unwrap();
@@ -347,7 +349,7 @@ on_every_engine! {
     async fn an_attempt_outside_is_in_flight_for_a_transaction(db: &Db) {
         table(db).await;
         let rowlock = db.rowlock().await;
-        let begun = rowlock.idempotency().begin("scope", "k", &request()).await.unwrap();
+        let begun = rowlock.idempotency().begin(Scope("scope").key("k"), &request()).await.unwrap();
         let Begun::New(guard) = begun else { panic!("new") };
         for wait in [Duration::ZERO, Duration::from_millis(50)] {
             let began = Instant::now();
@@ -372,11 +374,11 @@ on_every_engine! {
                 let idempotency = rowlock.idempotency().retry(Retry::new().attempts(100));
                 let (key, rowlock) = (format!("key {task}"), &rowlock);
                 let begun: Result<_, Error> = on_app!(&app, pool => {
-                    idempotency.run_in_tx(pool, "scope", &key, &request(), |mut tx| async move {
+                    idempotency.run_in_tx(pool, Scope("scope").key(&key), &request(), |mut tx| async move {
                         rowlock.in_tx(&mut tx).lock("counter").acquire().await?;
-                        let n: i64 = sqlx::query_scalar("SELECT n FROM counter").fetch_one(&mut **tx).await?;
+                        let n: i64 = sqlx::query_scalar("SELECT n FROM counter").fetch_one(&mut *tx).await?;
                         let update = sqlx::AssertSqlSafe(format!("UPDATE counter SET n = {}", n + 1));
-                        sqlx::raw_sql(update).execute(&mut **tx).await?;
+                        sqlx::raw_sql(update).execute(&mut *tx).await?;
                         Outcome::json(&n)
                     }).await
                 });

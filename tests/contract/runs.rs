@@ -141,7 +141,7 @@ on_every_engine! {
         let late = job.run(async |held| {
             let past = db.past();
             db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}, acquired_at = {past}")).await;
-            let next = two.lock("j").holder("next").try_acquire().await.unwrap().held().expect("it has expired");
+            let next = two.lock("j").holder("next").try_acquire().await.unwrap().expect("it has expired");
             next.begin_run().await.unwrap();
             let _ = held;
             Ok::<_, Error>(next)
@@ -151,7 +151,7 @@ on_every_engine! {
             assert!(next.is_held());
             let run = two.admin().last_run("j").await.unwrap().unwrap();
             assert_eq!((run.state, run.holder.as_str(), run.fence), (RunState::Running, "next", next.fence()));
-            assert!(one.lock("j").try_acquire().await.unwrap().held().is_none());
+            assert!(one.lock("j").try_acquire().await.unwrap().is_none());
         }
     }
 
@@ -199,9 +199,9 @@ on_every_engine! {
         }).await.unwrap();
         one.flush().await;
         let busy = two.lock("j").try_acquire().await.unwrap();
-        assert!(busy.held().is_none(), "the name is free before its time");
+        assert!(busy.is_none(), "the name is free before its time");
         one.shutdown(Duration::from_secs(10)).await;
         let busy = two.lock("j").try_acquire().await.unwrap();
-        assert!(busy.held().is_none(), "the name is free before its time");
+        assert!(busy.is_none(), "the name is free before its time");
     }
 }

@@ -1,6 +1,6 @@
 //! The caller's runtime: what asks once needs neither its timers nor its sockets.
 
-use rowlock::{Begun, Fingerprint, Outcome, ReleaseOutcome, Rowlock};
+use rowlock::{Begun, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{Db, on_every_engine};
 
 on_every_engine! {
@@ -9,13 +9,13 @@ on_every_engine! {
         let work = async move {
             let rowlock = Rowlock::connect(&url).await.unwrap();
             let (me, request) = (rowlock.owner(), Fingerprint::of("request"));
-            let held = rowlock.lock("a").owner(&me).try_acquire().await.unwrap().held().unwrap();
+            let held = rowlock.lock("a").owner(&me).try_acquire().await.unwrap().unwrap();
             let again = rowlock.lock("a").owner(&me).acquire().await.unwrap();
-            assert!(rowlock.lock("a").try_acquire().await.unwrap().held().is_none());
+            assert!(rowlock.lock("a").try_acquire().await.unwrap().is_none());
             assert_eq!(rowlock.inspect("a").await.unwrap().unwrap().fence, held.fence());
             drop(again);
-            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
-            let begun = rowlock.idempotency().begin("scope", "k", &request).await.unwrap();
+            held.release().await.unwrap();
+            let begun = rowlock.idempotency().begin(Scope("scope").key("k"), &request).await.unwrap();
             let Begun::New(guard) = begun else { panic!("{begun:?}") };
             assert_eq!(guard.step("s", async { Ok::<_, rowlock::Error>(1) }).await.unwrap(), 1);
             guard.complete(&Outcome::empty()).await.unwrap();

@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use rowlock::{
-    Error, InvalidError, Kind, Loss, Mode, ReleaseOutcome, Rowlock, Semaphore, TryAcquire,
-};
-use rowlock_test::{Db, Waiting, eventually, on_every_engine, queue_of, release};
+use rowlock::{Error, InvalidError, Kind, Loss, Mode, Rowlock, Semaphore};
+use rowlock_test::{Db, Waiting, busy, eventually, loss, on_every_engine, queue_of, release};
 
 /// A permit that runs out within the test.
 const SHORT: Duration = Duration::from_secs(4);
@@ -27,7 +25,7 @@ async fn join(semaphore: &Semaphore, db: &Db, holder: &str) -> Waiting {
 }
 
 async fn is_busy(semaphore: &Semaphore) -> bool {
-    matches!(semaphore.try_acquire().await.unwrap(), TryAcquire::Busy(_))
+    semaphore.try_acquire().await.unwrap().is_none()
 }
 
 on_every_engine! {
@@ -37,17 +35,15 @@ on_every_engine! {
         let held = [here.acquire().await.unwrap(), there.acquire().await.unwrap(), here.acquire().await.unwrap()];
         assert!(held[0].fence() < held[1].fence() && held[1].fence() < held[2].fence());
         assert_eq!(held[0].name().as_str(), "s");
-        let TryAcquire::Busy(busy) = there.try_acquire().await.unwrap() else {
-            panic!("all are held");
-        };
+        let busy = busy(there.clone().wait(Duration::ZERO).acquire().await);
         assert!(busy.to_string().starts_with("others have too much of its capacity of 3"), "{busy}");
         let list = two.admin().list().await.unwrap();
         assert!(list.iter().all(|info| info.name.as_str() == "s"), "{list:?}");
         assert_eq!(list.len(), 3);
         assert!(matches!(list[0].mode, Mode::Permit { weight: 1, .. }));
         release(&held[1]).await;
-        assert_eq!(held[1].release().await.unwrap(), ReleaseOutcome::AlreadyReleased);
-        let again = there.try_acquire().await.unwrap().held().expect("one is free");
+        held[1].release().await.unwrap();
+        let again = there.try_acquire().await.unwrap().expect("one is free");
         assert!(again.fence() > held[2].fence());
     }
 
@@ -99,7 +95,7 @@ on_every_engine! {
         assert!(matches!(error, Error::WaitTimeout { .. }), "{error}");
         drop((held, light));
         rowlock.flush().await;
-        assert!(of(4).try_acquire().await.unwrap().held().is_some());
+        assert!(of(4).try_acquire().await.unwrap().is_some());
     }
 
     async fn a_permit_is_renewed_and_one_that_has_expired_goes_to_others(db: &Db) {
@@ -112,7 +108,7 @@ on_every_engine! {
         let next = waiting.await.unwrap().unwrap();
         assert!(matches!(held.lost().await, Loss::TakenOver | Loss::Expired));
         assert!(next.fence() > held.fence());
-        assert!(matches!(held.release().await.unwrap(), ReleaseOutcome::Lost(_)));
+        assert!(loss(held.release().await).is_some());
         assert!(next.is_held() && is_busy(&one.semaphore("s", 1)).await);
     }
 
@@ -124,7 +120,7 @@ on_every_engine! {
         eventually("the permit runs out", async || held.loss() == Some(Loss::Expired)).await;
         eventually("by the database's clock, too", async || two.admin().list().await.unwrap().is_empty()).await;
         // Where there is one writer, no other session gets an answer.
-        assert!(!matches!(two.semaphore("s", 1).try_acquire().await, Ok(TryAcquire::Held(_))));
+        assert!(!matches!(two.semaphore("s", 1).try_acquire().await, Ok(Some(_))));
         tx.commit().await.unwrap();
         let taken = two.semaphore("s", 1).acquire().await.unwrap();
         assert!(taken.fence() > held.fence());
@@ -159,7 +155,7 @@ on_every_engine! {
         let dies = format!("UPDATE rowlock_session SET expires_at = {}", db.past());
         eventually("there is room", async || {
             db.execute(&dies).await;
-            let fits = of(&one, 1).try_acquire().await.unwrap().held();
+            let fits = of(&one, 1).try_acquire().await.unwrap();
             fits.is_some_and(|permit| permit.is_held())
         }).await;
         heavy.abort();
@@ -172,9 +168,9 @@ on_every_engine! {
         let mut free = 0;
         for _ in 0..40 {
             drop(semaphore.acquire().await.unwrap());
-            free += usize::from(semaphore.try_acquire().await.unwrap().held().is_some());
+            free += usize::from(semaphore.try_acquire().await.unwrap().is_some());
             drop(catalog.write().await.unwrap());
-            free += usize::from(catalog.try_write().await.unwrap().held().is_some());
+            free += usize::from(catalog.try_write().await.unwrap().is_some());
         }
         // A database that is so busy that it takes a row for locked frees it later.
         assert!(free > 40, "{free} of 80");

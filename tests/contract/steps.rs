@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{
-    Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState, Rowlock,
+    Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState, Rowlock, Scope,
     StepFailed, TransactionError,
 };
 use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
@@ -28,12 +28,12 @@ on_every_engine! {
             drop(guard);
             rowlock.flush().await;
         }
-        let steps = idempotency.steps("scope", "k").await.unwrap();
+        let steps = idempotency.steps(Scope("scope").key("k")).await.unwrap();
         let names: Vec<_> = steps.iter().map(|step| step.step.as_str()).collect();
         assert_eq!(names, ["charge", "letter"]);
         // The charge belongs to this request. Another request must not use it.
         let other = Fingerprint::of("another request");
-        let begun = idempotency.begin("scope", "k", &other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), &other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
     }
 
@@ -77,7 +77,7 @@ on_every_engine! {
         guard.release().await.unwrap();
         // The charge may have happened, under this request's downstream key.
         let other = Fingerprint::of("another request");
-        let begun = idempotency.begin("scope", "k", other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
         drop(begin_new(&idempotency, "k").await);
     }
@@ -93,9 +93,9 @@ on_every_engine! {
         // The next attempt gives up before it comes to that step.
         begin_new(&idempotency.clone().wait(Duration::from_secs(30)), "k").await.release().await.unwrap();
         let other = Fingerprint::of("another request");
-        let begun = idempotency.begin("scope", "k", other).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), other).await.unwrap();
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert!(info.remembered_for.unwrap() > Duration::from_hours(365 * 24), "{info:?}");
         drop(begin_new(&idempotency, "k").await);
     }
@@ -113,7 +113,7 @@ on_every_engine! {
                 assert_eq!(guard.step("charge", provider.charge()).await.unwrap(), 1);
             }
             guard.release().await.unwrap();
-            let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+            let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
             assert!(info.remembered_for.unwrap() > Duration::from_hours(365 * 24), "{info:?}");
         }
         assert_eq!(provider.charges(), 1);
@@ -167,19 +167,19 @@ on_every_engine! {
         let mut tx = db.lock_record("k").await;
         go_on.notify_one();
         for _ in 0..300 {
-            idempotency.inspect("scope", "k").await.unwrap();
+            idempotency.inspect(Scope("scope").key("k")).await.unwrap();
         }
         // The end of the attempt comes later, and is postponed for the first time.
         let release = {
             let guard = Arc::clone(&guard);
             tokio::spawn(async move { guard.release().await })
         };
-        idempotency.inspect("scope", "k").await.unwrap();
+        idempotency.inspect(Scope("scope").key("k")).await.unwrap();
         tx.number("SELECT COUNT(*) FROM rowlock_idempotency").await;
         tx.release().await;
         assert_eq!(step.await.unwrap().unwrap(), 41);
         release.await.unwrap().unwrap();
-        let info = idempotency.inspect("scope", "k").await.unwrap().unwrap();
+        let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.open_step), (RecordState::Free, None));
     }
 
@@ -189,7 +189,7 @@ on_every_engine! {
         let key = guard.downstream_key("charge").unwrap();
         guard.complete(&Outcome::empty()).await.unwrap();
         db.execute("DELETE FROM rowlock_idempotency").await;
-        let begun = idempotency.begin("scope", "k", Fingerprint::of("another request")).await.unwrap();
+        let begun = idempotency.begin(Scope("scope").key("k"), Fingerprint::of("another request")).await.unwrap();
         let Begun::New(other) = begun else { panic!("{begun:?}") };
         assert_ne!(other.downstream_key("charge").unwrap(), key, "it may remember the first one");
     }
@@ -205,7 +205,7 @@ on_every_engine! {
         rowlock.flush().await;
         assert_eq!(begin_new(&db.rowlock().await.idempotency(), "k").await.downstream_key("charge").unwrap(), key);
         for (scope, other) in [("scope", "k2"), ("scopek", ""), ("scop", "ek"), ("k", "scope")] {
-            let Ok(Begun::New(guard)) = idempotency.begin(scope, other, &request()).await else { continue };
+            let Ok(Begun::New(guard)) = idempotency.begin(Scope(scope).key(other), &request()).await else { continue };
             assert_ne!(guard.downstream_key("charge").unwrap(), key);
         }
     }
@@ -314,7 +314,7 @@ on_every_engine! {
                 guard.release().await.unwrap();
             }
             let other = Fingerprint::of("another request");
-            let begun = idempotency.begin("scope", key, other).await.unwrap();
+            let begun = idempotency.begin(Scope("scope").key(key), other).await.unwrap();
             assert!(matches!(begun, Begun::Mismatch), "{key}: {begun:?}");
             drop(begin_new(&idempotency, key).await);
         }

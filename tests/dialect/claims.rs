@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{App, Db};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use tokio::sync::{Notify, oneshot};
@@ -14,7 +14,7 @@ async fn pay(rowlock: &Rowlock, pool: &MySqlPool, key: &str) -> Begun<Outcome> {
         Outcome::json(&1)
     };
     let request = Fingerprint::of("request");
-    let begun = idempotency.run_in_tx(pool, "scope", key, request, work);
+    let begun = idempotency.run_in_tx(pool, Scope("scope").key(key), request, work);
     begun.await.unwrap()
 }
 
@@ -61,7 +61,7 @@ async fn a_claim_leaves_the_lock_wait_of_the_session_as_it_was() {
                     Outcome::json(&1)
                 };
                 let request = Fingerprint::of("request");
-                let run = idempotency.run_in_tx(&pool, "scope", "slow", request, work);
+                let run = idempotency.run_in_tx(&pool, Scope("scope").key("slow"), request, work);
                 run.await.map_err(|error: Error| error)
             })
         };

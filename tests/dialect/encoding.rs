@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Fingerprint, Outcome, Rowlock, TryAcquire};
+use rowlock::{Begun, Engine, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{App, Db, eventually, on_app, queue_of, release, take, with_database};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -32,10 +32,7 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
     let own = format!("{TEXT} own");
     let own_kept = format!("{kept} own");
     let lock = |name: &str| rowlock.lock(name).holder(&*own);
-    let asked = lock("a").try_acquire().await.unwrap();
-    let TryAcquire::Held(first) = asked else {
-        panic!("{asked:?}")
-    };
+    let first = lock("a").try_acquire().await.unwrap().unwrap();
     assert_eq!(holder(rowlock, "a").await, own_kept);
     let wait = other.lock("a").holder(&*own).ttl(TTL);
     let waiting = tokio::spawn(async move { wait.acquire().await });
@@ -76,18 +73,25 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
 
     // An attempt, and a claim in a transaction. Keys and outcomes are bytes.
     let (idempotency, request) = (rowlock.idempotency(), Fingerprint::of("request"));
-    let begun = idempotency.begin("shop", TEXT, &request).await.unwrap();
+    let begun = idempotency
+        .begin(Scope("shop").key(TEXT), &request)
+        .await
+        .unwrap();
     let Begun::New(guard) = begun else {
         panic!("{begun:?}")
     };
-    let record = idempotency.inspect("shop", TEXT).await.unwrap().unwrap();
+    let record = idempotency
+        .inspect(Scope("shop").key(TEXT))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(record.holder, kept);
     guard
         .complete(&Outcome::json(&TEXT).unwrap())
         .await
         .unwrap();
     let ran = on_app!(app, pool => {
-        idempotency.run_in_tx(pool, "shop", "other", &request, |tx| async move { drop(tx); Outcome::json(&TEXT) }).await
+        idempotency.run_in_tx(pool, Scope("shop").key("other"), &request, |tx| async move { drop(tx); Outcome::json(&TEXT) }).await
     });
     assert!(matches!(ran, Ok(Begun::New(_))), "{ran:?}");
 }

@@ -1,6 +1,6 @@
 //! SQLite: a disk that is full. (`max_page_count` is SQLite's own disk for this: it fails with `SQLITE_FULL`.)
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Retry};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Retry, Scope};
 use rowlock_test::Db;
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqlitePoolOptions;
@@ -32,12 +32,13 @@ async fn an_outcome_for_which_there_is_no_room_is_an_error_and_nothing_has_happe
     let pay = |pool: sqlx::SqlitePool, bytes: usize| {
         let idempotency = idempotency.clone();
         async move {
-            let run = idempotency.run_in_tx(&pool, "s", "k", request(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO payment VALUES ('a')")
-                    .execute(&mut **tx)
-                    .await?;
-                Outcome::new("b", vec![7; bytes])
-            });
+            let run =
+                idempotency.run_in_tx(&pool, Scope("s").key("k"), request(), |mut tx| async move {
+                    sqlx::raw_sql("INSERT INTO payment VALUES ('a')")
+                        .execute(&mut *tx)
+                        .await?;
+                    Outcome::new("b", vec![7; bytes])
+                });
             run.await
         }
     };
@@ -50,7 +51,11 @@ async fn an_outcome_for_which_there_is_no_room_is_an_error_and_nothing_has_happe
     );
 
     // The same connection goes on, and an attempt with a guard can be completed when there is room again.
-    let Begun::New(guard) = idempotency.begin("s", "k2", &request()).await.unwrap() else {
+    let Begun::New(guard) = idempotency
+        .begin(Scope("s").key("k2"), &request())
+        .await
+        .unwrap()
+    else {
         panic!("new")
     };
     let large = Outcome::new("b", vec![7; 500_000]).unwrap();

@@ -38,8 +38,8 @@ async fn assert_that_the_queue_works(db: &Db) {
         one.admin().waiters().await.unwrap().len() == 1
     })
     .await;
-    let _ = held.release().await.unwrap();
-    let _ = waits.await.unwrap().unwrap().release().await.unwrap();
+    held.release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
@@ -239,13 +239,13 @@ async fn two_releases_share_one_queue() {
     .await;
 
     // Our release passes the name on to them, and their release passes it on to us.
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let granted = format!("SELECT count(*) FROM rowlock_lock WHERE grant_id = '{theirs}'");
     eventually("they have it", async || db.number(&granted).await == 1).await;
     assert!(!waits.is_finished());
     let pass = format!("SELECT 1 FROM rowlock_pass_other('q'::bytea, '{theirs}', NULL, 2000000)");
     db.execute(&pass).await;
-    let _ = waits.await.unwrap().unwrap().release().await.unwrap();
+    waits.await.unwrap().unwrap().release().await.unwrap();
     db.remove().await;
 }
 

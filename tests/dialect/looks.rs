@@ -24,7 +24,7 @@ async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
         // Enough names for each lane to have some.
         for number in 0..32 {
             let other = take(&rowlock, &format!("other-{number}"), TTL).await;
-            let _ = other.release().await.unwrap();
+            other.release().await.unwrap();
         }
         assert!(
             !forced.is_finished(),
@@ -105,7 +105,7 @@ async fn lists_hold_up_neither_operations_nor_looks() {
     eventually("the list waits for the table", waits).await;
     for number in 0..32 {
         let other = take(&rowlock, &format!("other-{number}"), TTL).await;
-        let _ = other.release().await.unwrap();
+        other.release().await.unwrap();
     }
     assert!(rowlock.inspect("n").await.unwrap().is_some());
     assert_eq!(
@@ -141,7 +141,7 @@ async fn a_long_list_holds_up_no_operation() {
     while !listed.is_finished() {
         let began = Instant::now();
         let held = take(&rowlock, "n", TTL).await;
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         longest = longest.max(began.elapsed());
     }
     let took = began.elapsed();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Engine, ReleaseOutcome, Rowlock};
+use rowlock::{Engine, Rowlock};
 use rowlock_test::{Db, eventually, take};
 
 const ROWS: i64 = 200_000;
@@ -25,12 +25,12 @@ async fn a_plan_from_when_the_table_was_small_does_not_outlive_it() {
         // A pause, so that the server tells what was read.
         for _ in 0..25 {
             let held = take(&rowlock, "a", TTL).await;
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     for name in ["a", "b", "c"] {
-        let _ = take(&rowlock, name, TTL).await.release().await.unwrap();
+        take(&rowlock, name, TTL).await.release().await.unwrap();
     }
     db.execute("ANALYZE rowlock_lock").await;
     use_it().await;
@@ -72,8 +72,7 @@ async fn what_was_planned_for_a_small_table_does_not_read_all_of_a_large_one() {
         for held in held {
             tasks.spawn(async move { held.release().await.unwrap() });
         }
-        let released = tasks.join_all().await;
-        assert!(released.iter().all(|it| *it == ReleaseOutcome::Released));
+        tasks.join_all().await;
     };
     all().await; // the rows
     // From the sixth execution on, a session keeps its plan.

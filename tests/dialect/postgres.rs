@@ -3,9 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use rowlock::{
-    Begun, Engine, Error, Outcome, ReleaseOutcome, Rowlock, SchemaError, TransactionError,
-};
+use rowlock::{Begun, Engine, Error, Outcome, Rowlock, SchemaError, Scope, TransactionError};
 use rowlock_test::{Db, as_user, begin_new, eventually, join, on_app, request, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -24,7 +22,7 @@ async fn a_database_whose_default_is_serializable_works() {
         let rowlock = [one.clone(), two.clone()][number % 2].clone();
         tasks.spawn(async move {
             let held = rowlock.lock("hot").acquire().await.unwrap();
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
         });
     }
     while let Some(task) = tasks.join_next().await {
@@ -69,7 +67,7 @@ async fn the_rights_at_run_time_are_those_on_rows() {
     held.pin(&mut tx).await.unwrap();
     let _ = rowlock.in_tx(&mut tx).lock("b").acquire().await.unwrap();
     tx.commit().await.unwrap();
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     assert!(rowlock.admin().list().await.unwrap().is_empty());
     drop(rowlock);
     db.execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}"))
@@ -133,7 +131,7 @@ async fn a_lease_that_is_granted_between_the_look_and_the_lock_is_not_robbed() {
         db.try_execute(free).await.is_ok()
     })
     .await;
-    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+    held.release().await.unwrap();
     let error = locked.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     tx.release().await;
@@ -154,13 +152,13 @@ async fn a_kept_guard_is_released_after_the_commit() {
     let next = async |seen: i64| {
         let held = two.lock("a").acquire().await.unwrap();
         assert_eq!(db.number("SELECT COUNT(*) FROM app").await, seen);
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
     };
     let (one, policy) = (&one, one.retry());
     let work = policy.run(&pool, |mut tx| async move {
         tx.keep(one.lock("a").acquire().await?);
         let insert = "INSERT INTO app VALUES (1)";
-        sqlx::query(insert).execute(&mut **tx).await.map(drop)?;
+        sqlx::query(insert).execute(&mut *tx).await.map(drop)?;
         Ok::<_, Error>(())
     });
     let after = async {
@@ -176,12 +174,17 @@ async fn a_kept_guard_is_released_after_the_commit() {
     // In the transaction that keeps an outcome too, and after a rollback.
     let idempotency = one.idempotency();
     let request = rowlock::Fingerprint::of("request");
-    let work = idempotency.run_in_tx(&pool, "scope", "k", request, |mut tx| async move {
-        tx.keep(one.lock("a").acquire().await?);
-        let insert = "INSERT INTO app VALUES (2)";
-        sqlx::query(insert).execute(&mut **tx).await.map(drop)?;
-        Ok::<_, Error>(rowlock::Outcome::empty())
-    });
+    let work = idempotency.run_in_tx(
+        &pool,
+        Scope("scope").key("k"),
+        request,
+        |mut tx| async move {
+            tx.keep(one.lock("a").acquire().await?);
+            let insert = "INSERT INTO app VALUES (2)";
+            sqlx::query(insert).execute(&mut *tx).await.map(drop)?;
+            Ok::<_, Error>(rowlock::Outcome::empty())
+        },
+    );
     let after = async {
         eventually("the first one has it", async || {
             two.inspect("a").await.unwrap().is_some()
@@ -231,7 +234,7 @@ async fn names_that_transactions_keep_locked_do_not_keep_back_others() {
     assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
     tx.commit().await.unwrap();
     for waiting in waiting {
-        let _ = waiting.await.unwrap().unwrap().release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
     }
     db.remove().await;
 }
@@ -241,7 +244,7 @@ async fn a_client_whose_only_lease_lingers_listens() {
     let db = Db::new(Engine::Postgres).await;
     let rowlock = db.rowlock().await;
     let held = rowlock.lock("a").linger(TTL).acquire().await.unwrap();
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let listens = "SELECT COUNT(*) FROM pg_stat_activity
         WHERE datname = current_database() AND query LIKE 'LISTEN%'";
     eventually("it listens", async || db.number(listens).await == 1).await;
@@ -257,7 +260,7 @@ async fn a_transaction_waits_for_the_clock_with_the_row_locked() {
     let pool = sqlx::PgPool::connect(&db.url).await.unwrap();
     for names in [&["a"][..], &["a", "b"]] {
         for name in names {
-            let _ = take(&rowlock, name, TTL).await.release().await.unwrap();
+            take(&rowlock, name, TTL).await.release().await.unwrap();
         }
         let mut was_seen = false;
         while !was_seen {
@@ -311,9 +314,9 @@ async fn an_outcome_is_kept_where_its_key_was_claimed_or_not_at_all() {
     let rowlock = db.rowlock().await;
     let run = async |path: &'static str, key: &str| {
         on_app!(&db.app, pool => {
-            rowlock.idempotency().run_in_tx(pool, "scope", key, &request(), |mut tx| async move {
+            rowlock.idempotency().run_in_tx(pool, Scope("scope").key(key), &request(), |mut tx| async move {
                 for sql in [path, "INSERT INTO public.effect VALUES (1)"] {
-                    sqlx::raw_sql(sql).execute(&mut **tx).await?;
+                    sqlx::raw_sql(sql).execute(&mut *tx).await?;
                 }
                 Outcome::json(&"done")
             }).await

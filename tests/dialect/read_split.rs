@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{App, Db, Own, as_user, renewed, take, user_name};
 use tokio::task::JoinSet;
 
@@ -17,18 +17,10 @@ const TTL: Duration = Duration::from_secs(30);
 async fn locks(rowlock: &Rowlock) {
     for _ in 0..2 {
         let held = take(rowlock, "a", TTL).await;
-        assert!(
-            rowlock
-                .lock("a")
-                .try_acquire()
-                .await
-                .unwrap()
-                .held()
-                .is_none()
-        );
+        assert!(rowlock.lock("a").try_acquire().await.unwrap().is_none());
         assert!(rowlock.inspect("a").await.unwrap().is_some());
         assert_eq!(rowlock.admin().list().await.unwrap().len(), 1);
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
     }
     for _ in 0..2 {
         let mut tasks = JoinSet::new();
@@ -55,19 +47,37 @@ async fn records(rowlock: &Rowlock) {
     let request = Fingerprint::of("request");
     let outcome = Outcome::new("text/plain", "done").unwrap();
     let idempotency = rowlock.idempotency();
-    let begun = idempotency.begin("s", "k", &request).await.unwrap();
+    let begun = idempotency
+        .begin(Scope("s").key("k"), &request)
+        .await
+        .unwrap();
     let Begun::New(guard) = begun else {
         panic!("{begun:?}");
     };
-    let begun = idempotency.begin("s", "k", &request).await.unwrap();
+    let begun = idempotency
+        .begin(Scope("s").key("k"), &request)
+        .await
+        .unwrap();
     assert!(matches!(begun, Begun::InFlight(_)), "{begun:?}");
     let step: Result<u32, Error> = guard.step("step", async { Ok(7) }).await;
     assert_eq!(step.unwrap(), 7);
-    assert_eq!(idempotency.steps("s", "k").await.unwrap().len(), 1);
+    assert_eq!(
+        idempotency.steps(Scope("s").key("k")).await.unwrap().len(),
+        1
+    );
     guard.complete(&outcome).await.unwrap();
-    let begun = idempotency.begin("s", "k", &request).await.unwrap();
+    let begun = idempotency
+        .begin(Scope("s").key("k"), &request)
+        .await
+        .unwrap();
     assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
-    assert!(idempotency.inspect("s", "k").await.unwrap().is_some());
+    assert!(
+        idempotency
+            .inspect(Scope("s").key("k"))
+            .await
+            .unwrap()
+            .is_some()
+    );
     let list = idempotency.list(Some(b"s"), None, 10).await.unwrap();
     assert_eq!(list.len(), 1);
     let mut tasks = JoinSet::new();
@@ -75,7 +85,10 @@ async fn records(rowlock: &Rowlock) {
         let (idempotency, request) = (idempotency.clone(), request);
         tasks.spawn(async move {
             let key = format!("k{number}");
-            idempotency.begin("s", &key, &request).await.unwrap()
+            idempotency
+                .begin(Scope("s").key(&key), &request)
+                .await
+                .unwrap()
         });
     }
     for begun in tasks.join_all().await {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, TransactionError};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, Scope, TransactionError};
 use rowlock_test::{App, Db, as_user, eventually, on_app, take, user_name};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -121,7 +121,7 @@ async fn what_a_running_client_may_not_write_any_more_is_named() {
     names_it(rowlock.lock("new").try_acquire().await, "rowlock_lock");
     names_it(rowlock.lock("known").try_acquire().await, "rowlock_lock");
     names_it(
-        idempotency.begin("shop", "key", &request).await,
+        idempotency.begin(Scope("shop").key("key"), &request).await,
         "rowlock_idempotency",
     );
     names_it(
@@ -159,11 +159,11 @@ async fn a_transaction_of_a_user_who_may_not_see_the_rows_is_told_so() {
         }
         if table != "rowlock_lock" {
             let ran = on_app!(&app, pool => {
-                idempotency.run_in_tx(pool, "shop", table, &request, |tx| async move { drop(tx); Outcome::json(&1) }).await
+                idempotency.run_in_tx(pool, Scope("shop").key(table), &request, |tx| async move { drop(tx); Outcome::json(&1) }).await
             });
             names_it(ran, table);
             let begun = idempotency
-                .begin("shop", &format!("{table} 2"), &request)
+                .begin(Scope("shop").key(&format!("{table} 2")), &request)
                 .await;
             let Begun::New(guard) = begun.unwrap() else {
                 panic!("it is new")

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use rowlock::{Engine, Error, Rowlock};
+use rowlock::{Engine, Error, Rowlock, Scope};
 use rowlock_test::{App, Db, eventually, take, takes_less_than};
 use sqlx::sqlite::SqlitePoolOptions;
 
@@ -48,7 +48,7 @@ async fn in_a_transaction_that_has_the_file_no_lease_is_asked_for() {
     assert!(error.to_string().contains("this caller's own"), "{error}");
     let idempotency = rowlock.idempotency();
     let request = rowlock::Fingerprint::of("request");
-    let run = idempotency.run_in_tx(&pool, "scope", "k", request, |_tx| async move {
+    let run = idempotency.run_in_tx(&pool, Scope("scope").key("k"), request, |_tx| async move {
         let permit = rowlock.semaphore("s", 1).try_acquire().await?;
         drop(permit);
         Ok::<_, Error>(rowlock::Outcome::empty())
@@ -77,7 +77,7 @@ async fn an_acquire_outlasts_what_may_pass_but_not_its_wait() {
     let ended = tokio::time::timeout(4 * timeout, &mut acquiring).await;
     assert!(ended.is_err(), "{ended:?}");
     row.release().await;
-    let _ = acquiring.await.unwrap().release().await.unwrap();
+    acquiring.await.unwrap().release().await.unwrap();
     db.remove().await;
 }
 
@@ -193,7 +193,7 @@ async fn a_pool_in_memory_is_shared() {
         .await
         .unwrap();
     assert_eq!(rows, 1);
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     // Its tables are locked whole: nobody can look at what a transaction is writing.
     for _ in 0..3 {
         let mut tx = pool.begin().await.unwrap();
@@ -341,7 +341,7 @@ async fn a_fence_is_never_told_twice_within_a_millisecond() {
         let fence = if round % 4 == 3 {
             let held = take(&rowlock, "a", TTL).await;
             let fence = held.fence();
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
             fence
         } else {
             let mut tx = db.begin().await;
@@ -369,7 +369,7 @@ async fn a_client_that_was_shut_down_leaves_all_in_its_file() {
     let held = take(&rowlock, "a", TTL).await;
     let waiting = rowlock.lock("a").wait(Duration::from_millis(1));
     assert!(waiting.acquire().await.is_err());
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     rowlock.admin().list().await.unwrap();
     assert_eq!(rowlock.shutdown(TTL).await, []);
     // sqlx closes a connection that is dropped on a thread of its own.

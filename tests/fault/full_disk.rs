@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, IdempotencyGuard, Outcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, IdempotencyGuard, Outcome, Rowlock, Scope};
 use rowlock_test::{release, take, tell};
 use sqlx::SqlitePool;
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ pub(crate) async fn run(_: Engine) {
 async fn begin(rowlock: &Rowlock, key: &str) -> Result<IdempotencyGuard, Error> {
     match rowlock
         .idempotency()
-        .begin("s", key, Fingerprint::of(key))
+        .begin(Scope("s").key(key), Fingerprint::of(key))
         .await?
     {
         Begun::New(guard) => Ok(guard),
@@ -67,7 +67,7 @@ async fn run_in_tx(
     let work = |_| async move { Outcome::new("b", vec![7; bytes]) };
     rowlock
         .idempotency()
-        .run_in_tx(pool, "s", key, Fingerprint::of(key), work)
+        .run_in_tx(pool, Scope("s").key(key), Fingerprint::of(key), work)
         .await
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use rand::Rng;
-use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome};
+use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Scope};
 use rowlock_test::{App, Db, Process, listen, on_tx, tell};
 use tokio::task::JoinSet;
 
@@ -29,7 +29,10 @@ pub(crate) async fn attempt(role: &Role) {
     let idempotency = rowlock.idempotency().lease(role.ttl);
     // The parent says which key; it is stopped at "begun" or at "written", and goes on at the next line.
     while let Some(key) = listen() {
-        let begun = idempotency.begin("late", &key, &request()).await.unwrap();
+        let begun = idempotency
+            .begin(Scope("late").key(&key), &request())
+            .await
+            .unwrap();
         let Begun::New(guard) = begun else {
             panic!("{begun:?}")
         };
@@ -161,7 +164,10 @@ async fn haunt(app: App, idempotency: Idempotency, role: Role, id: u64, rounds: 
             |who| format!("SELECT COUNT(*) FROM late WHERE id = '{key}' AND who LIKE '{who}'");
         assert_eq!(app.number(&rows("%")).await, 1, "{key}");
         assert_eq!(app.number(&rows(writer)).await, 1, "{key}");
-        let begun = idempotency.begin("late", &key, &request()).await.unwrap();
+        let begun = idempotency
+            .begin(Scope("late").key(&key), &request())
+            .await
+            .unwrap();
         let Begun::Replay(outcome) = begun else {
             panic!("{key}: {begun:?}")
         };
@@ -178,7 +184,7 @@ async fn stopped(idempotency: &Idempotency, late: &Process, key: &str) -> Option
     let asking = idempotency.clone().wait(pause);
     let request = request();
     // If it was stopped while it had SQLite's file, the answer comes when it goes on.
-    let (begun, ()) = tokio::join!(asking.begin("late", key, &request), async {
+    let (begun, ()) = tokio::join!(asking.begin(Scope("late").key(key), &request), async {
         tokio::time::sleep_until(over).await;
         late.signal(Signal::SIGCONT);
     });
@@ -196,7 +202,7 @@ async fn stopped_in_transaction(idempotency: &Idempotency, late: &Process, key: 
     late.signal(Signal::SIGSTOP);
     let request = request();
     let asking = idempotency.clone().wait(pause);
-    let begun = tokio::time::timeout(pause, asking.begin("late", key, &request)).await;
+    let begun = tokio::time::timeout(pause, asking.begin(Scope("late").key(key), &request)).await;
     late.signal(Signal::SIGCONT);
     matches!(begun, Ok(Ok(Begun::New(_))))
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rowlock::extend::raise_fence;
-use rowlock::{Begun, Engine, Error, Fingerprint, Loss, ReleaseOutcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Loss, Rowlock, Scope};
 use rowlock_test::{
-    Db, Mode, connected, eventually, patience, queue_is, queue_of, release, renewals_are_connected,
-    through_proxy, through_readable_proxy,
+    Db, Mode, connected, eventually, loss, patience, queue_is, queue_of, release,
+    renewals_are_connected, through_proxy, through_readable_proxy,
 };
 use tokio::time::timeout;
 
@@ -21,7 +21,7 @@ pub(crate) async fn late_sending(engine: Engine) {
     for (granted, is_lost) in [(true, false), (false, false), (true, true)] {
         let lock = rowlock.lock("a").ttl(ttl);
         // This prepares all statements, so that the proxy keeps the statement that grants.
-        let _ = lock.acquire().await.unwrap().release().await.unwrap();
+        let _ = loss(lock.acquire().await.unwrap().release().await);
         rowlock.flush().await;
         let other = if granted {
             None
@@ -29,7 +29,7 @@ pub(crate) async fn late_sending(engine: Engine) {
             Some(watcher.lock("a").ttl(ttl).acquire().await.unwrap())
         };
         proxy.set(Mode::KeepNextRequest);
-        let held = lock.try_acquire().await.unwrap().held();
+        let held = lock.try_acquire().await.unwrap();
         assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
         assert_eq!(held.is_some(), granted, "the result of the second request");
         let holder = held.or(other).unwrap();
@@ -38,11 +38,10 @@ pub(crate) async fn late_sending(engine: Engine) {
             watcher.admin().force_release("a").await.unwrap();
             let lost = raise_fence(&holder, 0).await.unwrap_err();
             assert!(matches!(lost, Error::Lost { .. }), "{lost}");
-            let outcome = holder.release_in(ttl).await.unwrap();
-            assert_eq!(outcome, ReleaseOutcome::Lost(Loss::TakenOver));
+            let outcome = loss(holder.release_in(ttl).await);
+            assert_eq!(outcome, Some(Loss::TakenOver));
         } else {
-            let outcome = holder.release().await.unwrap();
-            assert_eq!(outcome, ReleaseOutcome::Released);
+            holder.release().await.unwrap();
         }
         rowlock.flush().await;
         // The undo of the first request arrives several times before that request.
@@ -84,16 +83,15 @@ pub(crate) async fn late_reservation(engine: Engine) {
         let lock = rowlock.lock("a").ttl(ttl);
         // This prepares all statements, so that the proxy keeps the statement that reserves.
         let held = lock.acquire().await.unwrap();
-        let _ = held.release_in(Duration::ZERO).await.unwrap();
+        let _ = loss(held.release_in(Duration::ZERO).await);
         let held = lock.wait(patience()).acquire().await.unwrap();
         rowlock.flush().await;
         let waits = watcher.lock("a").ttl(ttl).holder("the next");
         let waiting = tokio::spawn(async move { waits.acquire().await });
         queue_is(&watcher, "a", &["the next"]).await;
         proxy.set(Mode::KeepNextRequest);
-        let outcome = held.release_in(time).await.unwrap();
+        held.release_in(time).await.unwrap();
         assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
-        assert_eq!(outcome, ReleaseOutcome::Released);
         let of_now = async || watcher.inspect("a").await.unwrap().unwrap();
         let is_long = time > ttl;
         if is_long {
@@ -134,7 +132,7 @@ pub(crate) async fn late_downgrade(engine: Engine) {
         held.try_upgrade().await.unwrap(),
         "there is no other reader"
     );
-    let reader = async || watcher.rw_lock("a").try_read().await.unwrap().held();
+    let reader = async || watcher.rw_lock("a").try_read().await.unwrap();
     assert!(reader().await.is_none(), "a writer holds it");
     proxy.deliver().await;
     assert!(held.is_held() && held.mode() == rowlock::Mode::Write);
@@ -161,7 +159,7 @@ async fn joins_late(db: &Db) -> bool {
     let held = of(&watcher).acquire().await.unwrap();
     let (asks, asked) = (of(&rowlock).holder("late"), of(&rowlock));
     // This opens the session, and prepares the statement that the proxy keeps.
-    assert!(asked.try_acquire().await.unwrap().held().is_none());
+    assert!(asked.try_acquire().await.unwrap().is_none());
     rowlock.flush().await;
     proxy.set(Mode::KeepNextRequest);
     let waiting = tokio::spawn(async move { asks.acquire().await });
@@ -200,7 +198,7 @@ pub(crate) async fn late_claim(engine: Engine) {
     let behind = u32::from(engine != Engine::Postgres);
     proxy.set(Mode::KeepRequestWith(HOLDER, behind));
     let idempotency = rowlock.idempotency().lease(lease);
-    let begun = idempotency.begin("s", "k", &request).await;
+    let begun = idempotency.begin(Scope("s").key("k"), &request).await;
     assert!(
         matches!(begun, Err(Error::OutcomeUnknown { .. })),
         "{begun:?}"
@@ -215,7 +213,10 @@ pub(crate) async fn late_claim(engine: Engine) {
     assert_eq!(db.number(records).await, 1, "the key was claimed");
     let idempotency = watcher.idempotency().lease(lease);
     eventually("the key is free", async || {
-        let begun = idempotency.begin("s", "k", &request).await.unwrap();
+        let begun = idempotency
+            .begin(Scope("s").key("k"), &request)
+            .await
+            .unwrap();
         matches!(begun, Begun::New(_))
     })
     .await;

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::post;
-use rowlock::{Engine, RecordState, Rowlock};
+use rowlock::{Engine, RecordState, Rowlock, Scope};
 use rowlock_http::{IdempotencyLayer, scope};
 use rowlock_test::{Db, Killable, Mode, connected, eventually, through_proxy};
 use tokio::net::TcpListener;
@@ -103,7 +103,10 @@ impl Answer {
 }
 
 async fn state(rowlock: &Rowlock) -> RecordState {
-    let record = rowlock.idempotency().inspect(scope("ann"), "k").await;
+    let record = rowlock
+        .idempotency()
+        .inspect(Scope(scope("ann")).key("k"))
+        .await;
     record.unwrap().expect("a record").state
 }
 

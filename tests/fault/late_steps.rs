@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use rowlock::{
-    Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, StepFailed, TransactionError,
+    Begun, Engine, Error, Fingerprint, IdempotencyGuard, Rowlock, Scope, StepFailed,
+    TransactionError,
 };
 use rowlock_test::{Db, Mode, Proxy, connected, through_readable_proxy};
 
@@ -57,7 +58,10 @@ impl Late {
 async fn begin(rowlock: &Rowlock) -> Begun<IdempotencyGuard> {
     let idempotency = rowlock.idempotency().lease(Duration::from_mins(5));
     let request = Fingerprint::of("request");
-    idempotency.begin("s", "k", &request).await.unwrap()
+    idempotency
+        .begin(Scope("s").key("k"), &request)
+        .await
+        .unwrap()
 }
 
 fn refused() -> Error {

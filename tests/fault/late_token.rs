@@ -1,6 +1,6 @@
 //! A form token that is issued once more when it was used.
 
-use rowlock::{Engine, Rowlock};
+use rowlock::{Engine, Rowlock, Scope};
 use rowlock_test::{Db, Mode, on_tx, through_proxy};
 
 /// Issuing it was sent twice, and the first sending reaches the server when the token was used: it is not good again.
@@ -16,7 +16,8 @@ pub(crate) async fn run(engine: Engine) {
     assert_eq!(proxy.mode(), Mode::Pass, "a request was kept");
     for is_good in [true, false] {
         let mut tx = db.begin().await;
-        let used = on_tx!(&mut tx, tx => tokens.consume_in(tx, "s", token.as_str()).await);
+        let used =
+            on_tx!(&mut tx, tx => tokens.consume_in(tx, Scope("s").key(token.as_str())).await);
         assert_eq!(used.unwrap(), is_good);
         tx.commit().await.unwrap();
         if is_good {

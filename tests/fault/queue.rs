@@ -327,7 +327,7 @@ pub(crate) async fn with_losses(engine: Engine) {
 async fn nothing_is_left(db: &Db, rowlock: &Rowlock) {
     eventually("the name is free", async || {
         let asked = rowlock.lock(NAME).try_acquire().await.unwrap();
-        asked.held().is_some()
+        asked.is_some()
     })
     .await;
     assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_waiter").await, 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rand::Rng;
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{App, Db, Process, listen, tell};
+use rowlock_test::{App, Db, Process, listen, loss, tell};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::role::{Part, Role};
@@ -203,7 +203,7 @@ async fn stopped(
             tx.execute(&sql).await.unwrap();
             tx.pin(&held).await.unwrap();
             tx.commit().await.unwrap();
-            let _ = held.release().await.unwrap();
+            let _ = loss(held.release().await);
         })
     });
     tokio::time::sleep_until(over).await;

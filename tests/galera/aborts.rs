@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use rowlock::{Begun, Fingerprint, Outcome, Rowlock};
+use rowlock::{Begun, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{eventually, release};
 use sqlx::MySqlPool;
 use sqlx::mysql::MySqlPoolOptions;
@@ -39,7 +39,7 @@ async fn pay(rowlock: &Rowlock, pool: &MySqlPool) -> Begun<Outcome> {
         Outcome::json(&1)
     };
     let (idempotency, request) = (rowlock.idempotency(), Fingerprint::of("request"));
-    let begun = idempotency.run_in_tx(pool, "scope", "k", request, work);
+    let begun = idempotency.run_in_tx(pool, Scope("scope").key("k"), request, work);
     begun.await.unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::extend::raise_fence;
-use rowlock::{Begun, Error, Fingerprint, LockInfo, Rowlock, StepFailed};
+use rowlock::{Begun, Error, Fingerprint, LockInfo, Rowlock, Scope, StepFailed};
 use rowlock_recipes::job::Job;
 use rowlock_test::{
     begin, begin_new, eventually, join, outcome, patience, queue_is, queue_of, release, take, turns,
@@ -20,15 +20,7 @@ async fn is_free(shop: &Shop, name: &str) -> bool {
 
 pub(crate) async fn locks(shop: &Shop) {
     let held = take(&shop.one, "a", TTL).await;
-    assert!(
-        shop.two
-            .lock("a")
-            .try_acquire()
-            .await
-            .unwrap()
-            .held()
-            .is_none()
-    );
+    assert!(shop.two.lock("a").try_acquire().await.unwrap().is_none());
     let seen = shop.two.inspect("a").await.unwrap().unwrap();
     assert_eq!(seen.fence, held.fence());
     release(&held).await;
@@ -61,13 +53,7 @@ pub(crate) async fn batches(shop: &Shop) {
     let mut tasks = JoinSet::new();
     for n in 0..40 {
         let lock = shop.one.lock(format!("batch {n}"));
-        tasks.spawn(async move {
-            lock.try_acquire()
-                .await
-                .unwrap()
-                .held()
-                .expect("it is free")
-        });
+        tasks.spawn(async move { lock.try_acquire().await.unwrap().expect("it is free") });
     }
     let held = tasks.join_all().await;
     let seen = shop.two.admin().list().await.unwrap();
@@ -111,8 +97,8 @@ pub(crate) async fn many_names(shop: &Shop) {
         .try_acquire()
         .await
         .unwrap();
-    assert!(busy.held().is_none());
-    let _ = held.release().await.unwrap();
+    assert!(busy.is_none());
+    held.release().await.unwrap();
     assert!(is_free(shop, "m5").await);
 }
 
@@ -133,7 +119,7 @@ pub(crate) async fn readers_and_writers(shop: &Shop) {
     for reader in readers.join_all().await {
         release(&reader.unwrap()).await;
     }
-    let writer = lock(&shop.two).try_write().await.unwrap().held();
+    let writer = lock(&shop.two).try_write().await.unwrap();
     release(&writer.expect("nobody reads")).await;
 }
 
@@ -143,18 +129,12 @@ pub(crate) async fn semaphores(shop: &Shop) {
         of(&shop.one).acquire().await.unwrap(),
         of(&shop.two).acquire().await.unwrap(),
     ];
-    assert!(of(&shop.one).try_acquire().await.unwrap().held().is_none());
+    assert!(of(&shop.one).try_acquire().await.unwrap().is_none());
     assert_eq!(
         shop.one.semaphore("s", 3).set_capacity().await.unwrap(),
         Some(2)
     );
-    let third = shop
-        .two
-        .semaphore("s", 3)
-        .try_acquire()
-        .await
-        .unwrap()
-        .held();
+    let third = shop.two.semaphore("s", 3).try_acquire().await.unwrap();
     assert_eq!(shop.one.admin().holders("s").await.unwrap().len(), 3);
     for permit in permits.iter().chain(&third) {
         release(permit).await;
@@ -194,7 +174,6 @@ pub(crate) async fn sessions(shop: &Shop) {
             .try_acquire()
             .await
             .unwrap()
-            .held()
             .is_none()
     );
     client.end_session().await.unwrap();
@@ -206,7 +185,7 @@ pub(crate) async fn sessions(shop: &Shop) {
 pub(crate) async fn holds(shop: &Shop) {
     let held = take(&shop.one, "hold", TTL).await;
     let raised = raise_fence(&held, held.fence() + 1_000).await.unwrap();
-    let _ = held.release_in(Duration::from_millis(100)).await.unwrap();
+    held.release_in(Duration::from_millis(100)).await.unwrap();
     let next = shop.two.lock("hold").acquire().await.unwrap();
     assert!(next.fence() > raised);
     release(&next).await;
@@ -259,7 +238,7 @@ pub(crate) async fn keys(shop: &Shop) {
     };
     assert_eq!(replay.bytes(), b"done");
     let other = two
-        .begin("scope", "key", &Fingerprint::of("other"))
+        .begin(Scope("scope").key("key"), &Fingerprint::of("other"))
         .await
         .unwrap();
     assert!(matches!(other, Begun::Mismatch), "{other:?}");
@@ -299,7 +278,7 @@ pub(crate) async fn quarantine(shop: &Shop) {
         .unwrap();
     assert!(left > Duration::from_mins(5));
     let refused = shop.two.lock("q").try_acquire().await.unwrap();
-    assert!(refused.held().is_none());
+    assert!(refused.is_none());
     let mut tx = shop.app.begin().await;
     let refused = tx.try_lock(&shop.one, "q").await.unwrap();
     assert!(refused.locked().is_none());

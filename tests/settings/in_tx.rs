@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Advance, Begun, Error, Outcome, Retry, Submitted};
+use rowlock::{Advance, Begun, Error, Outcome, Retry, Scope, Submitted};
 use rowlock_recipes::inbox::{Delivery, Inbox};
 use rowlock_test::{Striped, begin, begin_new, on_app, on_tx, outcome, release, request, take};
 
@@ -59,7 +59,7 @@ pub(crate) async fn pins(shop: &Shop) {
     let mut tx = shop.app.begin().await;
     tx.pin_all(&all).await.unwrap();
     tx.commit().await.unwrap();
-    let _ = all.release().await.unwrap();
+    all.release().await.unwrap();
     let permit = shop.one.semaphore("pinned", 2).acquire().await.unwrap();
     let mut tx = shop.app.begin().await;
     tx.pin(&permit).await.unwrap();
@@ -103,8 +103,8 @@ pub(crate) async fn effects_once(shop: &Shop) {
     table(shop, "payment").await;
     for (n, rowlock) in [&shop.one, &shop.one, &shop.two].into_iter().enumerate() {
         let begun = on_app!(&shop.app, pool => {
-            rowlock.idempotency().run_in_tx(pool, "scope", "effect", &request(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut **tx).await?;
+            rowlock.idempotency().run_in_tx(pool, Scope("scope").key("effect"), &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO payment VALUES ('a')").execute(&mut *tx).await?;
                 Outcome::json(&"paid")
             }).await.unwrap()
         });
@@ -118,7 +118,7 @@ pub(crate) async fn effects_once(shop: &Shop) {
     assert_eq!(shop.db.number("SELECT COUNT(*) FROM payment").await, 1);
     let count = on_app!(&shop.app, pool => {
         Retry::new().run(pool, |mut tx| async move {
-            let insert = sqlx::raw_sql("INSERT INTO payment VALUES ('b')").execute(&mut **tx);
+            let insert = sqlx::raw_sql("INSERT INTO payment VALUES ('b')").execute(&mut *tx);
             Ok::<_, Error>(insert.await?.rows_affected())
         }).await.unwrap()
     });
@@ -141,7 +141,7 @@ pub(crate) async fn outcomes_in_a_transaction(shop: &Shop) {
         };
         assert_eq!(replay.bytes(), b"paid");
     }
-    let record = one.inspect("scope", "in tx").await.unwrap();
+    let record = one.inspect(Scope("scope").key("in tx")).await.unwrap();
     assert!(record.is_some());
 }
 
@@ -150,7 +150,7 @@ pub(crate) async fn messages(shop: &Shop) {
     for (rowlock, is_first) in [(&shop.one, true), (&shop.two, false)] {
         let delivery: Delivery<Error> = on_app!(&shop.app, pool => {
             Inbox::new(rowlock.idempotency(), pool, "billing").receive("id", "payload", |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO credit VALUES ('a')").execute(&mut **tx).await?;
+                sqlx::raw_sql("INSERT INTO credit VALUES ('a')").execute(&mut *tx).await?;
                 Ok(())
             }).await
         });
@@ -171,8 +171,8 @@ pub(crate) async fn form_tokens(shop: &Shop) {
     for is_first in [true, false] {
         let submitted = on_app!(&shop.app, pool => {
             let tokens = &tokens;
-            tokens.submit(pool, "me", token.as_str(), &request(), |mut tx| async move {
-                sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut **tx).await?;
+            tokens.submit(pool, Scope("me").key(token.as_str()), &request(), |mut tx| async move {
+                sqlx::raw_sql("INSERT INTO orders VALUES ('chair')").execute(&mut *tx).await?;
                 let next = tokens.issue_in(&mut tx, "me").await?;
                 Outcome::json(&next.as_str())
             }).await.unwrap()

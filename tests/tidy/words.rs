@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 
 /// The most bytes of ARCHITECTURE, and the most words of its glossary: more is a book, and nobody begins with a book.
 const BYTES: usize = 20_000;
+
+/// The most bytes of README.
+const README_BYTES: usize = 6_000;
+
 const WORDS: usize = 25;
 
 fn root() -> &'static Path {
@@ -48,6 +52,12 @@ fn anchors(text: &str) -> Vec<String> {
             .replace(' ', "-")
     };
     headings.map(anchor).collect()
+}
+
+#[test]
+fn the_readme_is_short() {
+    let text = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(text.len() <= README_BYTES, "{} bytes", text.len());
 }
 
 #[test]
@@ -226,4 +236,70 @@ fn no_line_of_a_comment_is_too_long_to_read() {
         }
     }
     assert_eq!(long, Vec::<String>::new());
+}
+
+/// Whether a line of a document is one link, an image, or the address of a link, which cannot be broken.
+fn is_one_link(line: &str) -> bool {
+    let line = line.trim();
+    let text = line.strip_prefix('!').unwrap_or(line);
+    let address = ["](", "]: "].iter().find_map(|mark| text.split_once(mark));
+    text.starts_with('[') && address.is_some_and(|(_, address)| !address.contains(' '))
+}
+
+/// The lines of prose of a document, with their numbers: neither code nor tables.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_code = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let start = line.trim_start();
+        let is_fence = start.starts_with("```");
+        is_code ^= is_fence;
+        let is_prose = !is_code && !is_fence && !start.starts_with('|');
+        is_prose.then_some((number + 1, line))
+    })
+}
+
+#[test]
+fn no_line_of_a_document_is_too_long_to_read() {
+    const MOST: usize = 160;
+    let (mut long, mut count) = (Vec::new(), 0);
+    for path in documents() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let document = path.strip_prefix(root()).unwrap().display();
+        for (number, line) in prose(&text) {
+            count += 1;
+            let length = line.chars().count();
+            if length > MOST && !is_one_link(line) {
+                long.push(format!("{document}:{number}: {length} characters"));
+            }
+        }
+    }
+    assert!(count > 1000, "{count} lines only");
+    assert!(
+        long.is_empty(),
+        "break these lines, or make them shorter:\n{}",
+        long.join("\n")
+    );
+}
+
+#[test]
+fn every_page_begins_with_the_question_that_it_answers() {
+    let (mut without, mut count) = (Vec::new(), 0);
+    let docs = root().join("docs");
+    for path in documents() {
+        if path.parent() != Some(&docs) {
+            continue;
+        }
+        count += 1;
+        let text = std::fs::read_to_string(&path).unwrap();
+        let first: Vec<&str> = prose(&text)
+            .map(|(_, line)| line)
+            .skip_while(|line| line.starts_with('#') || line.is_empty())
+            .take_while(|line| !line.is_empty())
+            .collect();
+        if !first.join(" ").contains('?') {
+            without.push(path.file_name().unwrap().to_owned());
+        }
+    }
+    assert!(count > 8, "{count} pages only");
+    assert!(without.is_empty(), "no question at the top of {without:?}");
 }

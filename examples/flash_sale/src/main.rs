@@ -205,13 +205,13 @@ async fn serve(arguments: &Arguments, buyers: u32) -> Result<(), Failure> {
                 Mode::Lease => {
                     let held = rowlock.lock(NAME).acquire().await?;
                     let sold = held.with(async || shop.buy().await).await??;
-                    let _ = held.release().await?;
+                    held.release().await?;
                     sold
                 }
                 Mode::Pinned => {
                     let held = rowlock.lock(NAME).acquire().await?;
                     let sold = shop.buy_pinned(&held).await?;
-                    let _ = held.release().await?;
+                    held.release().await?;
                     sold
                 }
                 Mode::Pessimistic => shop.buy_pessimistic(&rowlock, NAME).await?,

@@ -76,14 +76,14 @@ macro_rules! on_shop {
 macro_rules! buy_in {
     ($tx:ident, $sql:ident) => {{
         let stock: i64 = sqlx::query_scalar("SELECT items FROM flash_sale_stock")
-            .fetch_one(&mut **$tx)
+            .fetch_one(&mut *$tx)
             .await?;
         if stock > 0 {
             think().await;
             let update = sqlx::query($sql.write_stock).bind(stock - 1);
-            update.execute(&mut **$tx).await?;
+            update.execute(&mut *$tx).await?;
             let order = sqlx::query($sql.order).bind(stock);
-            order.execute(&mut **$tx).await?;
+            order.execute(&mut *$tx).await?;
         }
         Ok::<bool, Error>(stock > 0)
     }};
@@ -185,7 +185,7 @@ impl Shop {
 
     /// Buys in one transaction, which commits only if the lease is still held.
     pub(crate) async fn buy_pinned(&self, held: &Held) -> std::result::Result<bool, Error> {
-        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+        on_shop!(self, pool, sql => RETRY.run(pool, async |mut tx| {
             let sold = buy_in!(tx, sql)?;
             held.pin(&mut tx).await?;
             Ok(sold)
@@ -198,7 +198,7 @@ impl Shop {
         rowlock: &Rowlock,
         name: &str,
     ) -> std::result::Result<bool, Error> {
-        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+        on_shop!(self, pool, sql => RETRY.run(pool, async |mut tx| {
             rowlock.in_tx(&mut tx).lock(name).acquire().await?;
             buy_in!(tx, sql)
         }).await)
@@ -210,7 +210,7 @@ impl Shop {
         rowlock: &Rowlock,
         name: &str,
     ) -> std::result::Result<bool, Error> {
-        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+        on_shop!(self, pool, sql => RETRY.run(pool, async |mut tx| {
             let seen = rowlock.in_tx(&mut tx).version(name).await?;
             let sold = buy_in!(tx, sql)?;
             rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen)?;
@@ -221,13 +221,13 @@ impl Shop {
     /// Buys without rowlock: the number of an order is the number of its item, and a unique index refuses the second
     /// order. A buyer whose item is already sold tries the next item in the same transaction.
     pub(crate) async fn buy_unique(&self) -> std::result::Result<bool, Error> {
-        on_shop!(self, pool, sql => RETRY.run(pool, |mut tx| async move {
+        on_shop!(self, pool, sql => RETRY.run(pool, async |mut tx| {
             let mut item: i64 = sqlx::query_scalar(
                 "SELECT COALESCE((SELECT MIN(number) - 1 FROM flash_sale_orders), items) FROM flash_sale_stock",
-            ).fetch_one(&mut **tx).await?;
+            ).fetch_one(&mut *tx).await?;
             think().await;
             while item > 0 {
-                match sqlx::query(sql.order_if_new).bind(item).execute(&mut **tx).await {
+                match sqlx::query(sql.order_if_new).bind(item).execute(&mut *tx).await {
                     Ok(done) if done.rows_affected() == 1 => return Ok(true),
                     Ok(_) => {} // already sold
                     // MySQL and MariaDB roll back the statement only. The transaction goes on.

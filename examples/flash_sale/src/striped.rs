@@ -105,10 +105,10 @@ impl Shop {
         self.execute("CREATE TABLE flash_sale_stock (stripe INTEGER NOT NULL PRIMARY KEY, items BIGINT NOT NULL CHECK (items >= 0))").await?;
         self.execute("CREATE TABLE flash_sale_orders (number BIGINT NOT NULL)")
             .await?;
-        on_stripes!(self, striped, pool, stripes, _order => RETRY.run(pool, |mut tx| async move {
+        on_stripes!(self, striped, pool, stripes, _order => RETRY.run(pool, async |mut tx| {
             for stripe in stripes.numbers() {
                 let row = format!("INSERT INTO flash_sale_stock (stripe, items) VALUES ({stripe}, 0)");
-                sqlx::raw_sql(sqlx::AssertSqlSafe(row)).execute(&mut **tx).await?;
+                sqlx::raw_sql(sqlx::AssertSqlSafe(row)).execute(&mut *tx).await?;
             }
             stripes.restock(&mut tx, u64::from(stock)).await
         }).await)
@@ -116,11 +116,11 @@ impl Shop {
 
     /// Buys from any stripe that has an item. The number of an order is that of its stripe.
     pub(crate) async fn buy_striped(&self, striped: &Striped) -> Result<bool, StripesError> {
-        let sold = on_stripes!(self, striped, pool, stripes, order => RETRY.run(pool, |mut tx| async move {
+        let sold = on_stripes!(self, striped, pool, stripes, order => RETRY.run(pool, async |mut tx| {
             let taken = stripes.take(&mut tx, 1).await?;
             think().await;
             for (stripe, _) in taken.parts() {
-                sqlx::query(order).bind(i64::from(stripe)).execute(&mut **tx).await?;
+                sqlx::query(order).bind(i64::from(stripe)).execute(&mut *tx).await?;
             }
             Ok(())
         }).await);

@@ -29,13 +29,13 @@ pub async fn prepare(pool: &PgPool) -> sqlx::Result<()> {
 
 /// Credits an event once.
 pub async fn credit(inbox: &Inbox<PgPool>, event: &Event<'_>) -> Delivery<Error> {
-    let work = |mut tx: rowlock::PoolTx<PgPool>| async move {
+    let work = async |mut tx: rowlock::RetryTx<sqlx::Postgres>| {
         let insert = sqlx::query("INSERT INTO credit VALUES ($1, $2, $3)");
         let insert = insert
             .bind(&*event.id)
             .bind(&*event.account)
             .bind(event.cents);
-        insert.execute(&mut **tx).await?;
+        insert.execute(&mut *tx).await?;
         Ok(())
     };
     inbox.receive(&*event.id, event.says(), work).await

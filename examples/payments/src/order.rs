@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use rowlock::{Error, Fingerprint, Outcome, Submitted};
+use rowlock::{Error, Fingerprint, Outcome, Scope, Submitted};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -66,7 +66,7 @@ pub(crate) async fn order(
     let (tokens, placed, who) = (&shop.tokens, &order, &principal);
     let token = request.form_token.as_str();
     let submitted: Result<Submitted, Error> = on_database!(&shop.database, pool => {
-        tokens.submit(pool, who, token, &form, |mut tx| async move {
+        tokens.submit(pool, Scope(who).key(token), &form, async |mut tx| {
             tx.add_order(who, placed).await?;
             let next = tokens.issue_in(&mut tx, who).await?;
             Outcome::json(&Ordered {

@@ -99,7 +99,7 @@ pub(crate) async fn pay(
     let (who, (status, payment)) = (&who, &settled.await?.answer(&own)?);
     // The payment and the response commit together, or not at all.
     on_database!(&shop.database, pool => {
-        let answer = once.in_tx(pool, |mut tx| async move {
+        let answer = once.in_tx(pool, async |mut tx| {
             tx.add_payment(who, payment).await?;
             Ok::<_, Error>((*status, Json(payment)))
         });

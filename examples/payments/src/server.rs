@@ -91,7 +91,7 @@ pub async fn router(settings: &Settings) -> Result<App, Failure> {
     let alone = alone.wait(Duration::from_secs(30)).acquire().await?;
     let created = alone.with(async || database.create_tables().await).await?;
     created.map_err(|error| of_database(error.to_string()))?;
-    let _ = alone.release().await?;
+    alone.release().await?;
 
     let shop = Arc::new(Shop {
         database,

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use rowlock::{
-    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock, StepFailed,
+    Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock, Scope, StepFailed,
     TransactionError,
 };
 use serde_json::json;
@@ -16,7 +16,11 @@ fn request() -> Fingerprint {
 }
 
 async fn new(idempotency: &Idempotency, key: &[u8]) -> IdempotencyGuard {
-    match idempotency.begin("alice", key, &request()).await.unwrap() {
+    match idempotency
+        .begin(Scope("alice").key(key), &request())
+        .await
+        .unwrap()
+    {
         Begun::New(guard) => guard,
         other => panic!("{other:?}"),
     }
@@ -204,7 +208,10 @@ async fn show_tells_the_key_at_the_other_side_and_the_command_that_decides() {
         ("-a", "k"),
         ("k", "\u{1b}[2J"),
     ] {
-        let begun = idempotency.begin(scope, key, &request()).await.unwrap();
+        let begun = idempotency
+            .begin(Scope(scope).key(key), &request())
+            .await
+            .unwrap();
         let Begun::New(guard) = begun else {
             panic!("{begun:?}")
         };

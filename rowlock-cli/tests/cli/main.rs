@@ -18,6 +18,7 @@ mod sessions;
 mod share;
 mod shell;
 mod show;
+mod typed;
 mod upgrade;
 mod waiting;
 mod words;

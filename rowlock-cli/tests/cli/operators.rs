@@ -1,6 +1,6 @@
 //! What an operator does after a crash loop: looks at the records, and lets the poisoned ones run again.
 
-use rowlock::{Begun, Fingerprint, Rowlock};
+use rowlock::{Begun, Fingerprint, Rowlock, Scope};
 
 use crate::idempotency::copied;
 use crate::shell::{Shell, code, stderr, stdout};
@@ -12,7 +12,10 @@ async fn poison(shell: &Shell, records: &[(&[u8], &[u8])]) {
     let idempotency = rowlock.idempotency().max_attempts(1);
     let request = Fingerprint::of("request");
     for (scope, key) in records {
-        let begun = idempotency.begin(scope, key, &request).await.unwrap();
+        let begun = idempotency
+            .begin(Scope(scope).key(key), &request)
+            .await
+            .unwrap();
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");
     }
     rowlock.flush().await;

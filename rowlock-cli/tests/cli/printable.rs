@@ -4,7 +4,7 @@
 use std::pin::pin;
 use std::process::Output;
 
-use rowlock::{Begun, Error, Fingerprint, Outcome, Rowlock, StepFailed, TransactionError};
+use rowlock::{Begun, Error, Fingerprint, Outcome, Rowlock, Scope, StepFailed, TransactionError};
 use rowlock_test::take;
 
 use crate::shell::{Shell, code, stderr, stdout};
@@ -35,7 +35,9 @@ async fn what_another_process_has_written_is_printed_without_control_characters(
     run.end_run(false, TEXT).await.unwrap();
     let read = other.rw_lock("read").read().await.unwrap();
     let idempotency = other.idempotency();
-    let begun = idempotency.begin(TEXT, TEXT, &Fingerprint::of("a")).await;
+    let begun = idempotency
+        .begin(Scope(TEXT).key(TEXT), &Fingerprint::of("a"))
+        .await;
     let Begun::New(attempt) = begun.unwrap() else {
         panic!("it is new");
     };
@@ -43,7 +45,9 @@ async fn what_another_process_has_written_is_printed_without_control_characters(
     let failed = StepFailed::Unknown(Error::Transaction(TransactionError::DuplicateName { name }));
     let step = async { Err::<(), StepFailed<Error>>(failed) };
     attempt.step_once(TEXT, step).await.unwrap_err();
-    let begun = idempotency.begin("done", "k", &Fingerprint::of("a")).await;
+    let begun = idempotency
+        .begin(Scope("done").key("k"), &Fingerprint::of("a"))
+        .await;
     let Begun::New(done) = begun.unwrap() else {
         panic!("it is new");
     };

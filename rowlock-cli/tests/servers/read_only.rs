@@ -150,9 +150,9 @@ async fn a_database_that_goes_away_while_commands_wait_is_told() {
         }
         proxy.set(Mode::Pass);
         for held in held {
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
         }
-        let _ = writer.release().await.unwrap();
+        writer.release().await.unwrap();
         for wait in waits {
             assert_eq!(wait.end().await, Some(0));
         }
@@ -185,7 +185,7 @@ async fn a_refused_write_counts_against_the_wait_on_mysql_and_mariadb() {
         let url = format!("mysql://app:pw@{},{other}/app", server.address());
         let rowlock = Rowlock::connect(&url).await.unwrap();
         let held = take(&rowlock, "of several servers", TTL).await;
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
     }
 }
 

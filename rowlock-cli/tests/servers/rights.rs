@@ -3,7 +3,7 @@
 
 use std::process::Output;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{Db, as_user, take, user_name};
 
 use crate::command::command;
@@ -70,9 +70,9 @@ fn grants(error: &str) -> String {
 /// Everything that an application does with rowlock.
 async fn use_all(rowlock: &Rowlock) -> Result<(), Error> {
     let held = rowlock.lock("a").acquire().await?;
-    let _ = held.release().await?;
+    held.release().await?;
     let (idempotency, request) = (rowlock.idempotency(), Fingerprint::of("request"));
-    let Begun::New(guard) = idempotency.begin("me", "k", &request).await? else {
+    let Begun::New(guard) = idempotency.begin(Scope("me").key("k"), &request).await? else {
         panic!("it is new");
     };
     guard.step("charge", async { Ok::<_, Error>(1) }).await?;

@@ -46,8 +46,8 @@
 //!
 //! async fn pay(pool: web::Data<sqlx::SqlitePool>, once: Idempotent, body: String) -> Result<HttpResponse, actix_web::Error> {
 //!     let body = &body;
-//!     let paid = once.in_tx(&**pool, |mut tx| async move {
-//!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut **tx).await?;
+//!     let paid = once.in_tx(&**pool, async |mut tx| {
+//!         sqlx::query("INSERT INTO payment VALUES (?)").bind(body).execute(&mut *tx).await?;
 //!         let paid = http::Response::builder().status(201).body("paid".to_owned());
 //!         Ok::<_, rowlock::Error>(paid.unwrap_or_default())
 //!     });
@@ -91,9 +91,7 @@ use std::{fmt, io};
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, rt};
-use bytes::Bytes;
-use http::{Extensions, Request, Response};
-use http_body_util::Full;
+use http::{Extensions, Request};
 use tokio::sync::{mpsc, oneshot};
 
 use self::bridge::{Bridge, RequestBody};
@@ -263,7 +261,7 @@ impl ResponseError for NoAttempt {
 
 /// Makes actix-web's response of one that [`Idempotent::in_tx`] or [`Idempotent::complete_in`] has kept.
 #[must_use]
-pub fn into_response(response: Response<Full<Bytes>>) -> HttpResponse {
+pub fn into_response(response: axum::response::Response) -> HttpResponse {
     convert::response(response.map(ResponseBody::new))
 }
 

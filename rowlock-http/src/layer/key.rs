@@ -15,10 +15,11 @@ impl IdempotencyLayer {
         self.with(|settings| settings.required = required)
     }
 
-    /// Whether the layer also accepts a key without its quotes: visible ASCII without quotes, commas, semicolons and
-    /// backslashes (default: `false`). The key names the same record with and without quotes.
-    pub fn lenient(self, lenient: bool) -> Self {
-        self.with(|settings| settings.lenient = lenient)
+    /// Accepts the key as the draft has it, and no other: in quotes. Without this the layer also takes what most
+    /// clients send, a key without quotes (visible ASCII without quotes, commas, semicolons and backslashes). The key
+    /// names the same record with and without quotes.
+    pub fn strict(self) -> Self {
+        self.with(|settings| settings.strict = true)
     }
 
     /// The longest key that the layer accepts, in bytes: 1 to 255 (default: 255). (In the header field a character is

@@ -153,7 +153,7 @@ over_a_socket! {
         let chunk = format!("{:x}\r\n", body.len());
         for (key, user, expected) in [
             ("\"k\"", "ann", 413),
-            ("k", "ann", 400),
+            ("\"k", "ann", 400),
             ("\"k\"", "", 401),
             ("\"k\"", "panic", 500),
         ] {

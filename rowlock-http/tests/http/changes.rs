@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::http::Uri;
 use axum::routing::post;
-use rowlock::RecordState;
+use rowlock::{RecordState, Scope};
 use rowlock_http::IdempotencyLayer;
 use rowlock_test::eventually;
 
@@ -97,7 +97,7 @@ over_a_socket! {
         first.is_new(201);
         send(server.pay("k", "201")).await.is_replay_of(&first);
         for scope in ["http:@gateway:ann", "http:@payments:ann"] {
-            let record = server.rowlock.idempotency().inspect(scope, "k").await.unwrap();
+            let record = server.rowlock.idempotency().inspect(Scope(scope).key("k")).await.unwrap();
             assert_eq!(record.unwrap().state, RecordState::Done, "{scope}");
         }
         assert_eq!(server.shop.runs(), 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Outcome, RecordState, Resolution};
+use rowlock::{Outcome, RecordState, Resolution, Scope};
 use rowlock_http::{Finality, IdempotencyLayer, ServerError, scope};
 use rowlock_test::eventually;
 
@@ -101,7 +101,7 @@ over_a_socket! {
             } else {
                 Resolution::NotHappened
             };
-            records.resolve(scope("ann"), "k", resolution).await.unwrap();
+            records.resolve(Scope(scope("ann")).key("k"), resolution).await.unwrap();
             let retry = send(server.pay("k", "201")).await;
             if happened {
                 assert_eq!((retry.status, retry.text(), retry.is_replay()), (200, "\"ch_1\"", true));

@@ -3,8 +3,8 @@
 //!
 //! | rule | tests |
 //! | --- | --- |
-//! | 2.1: the key is one String of RFC 8941 | `keys::every_byte_in_a_string_is_judged_as_the_grammar_says`, `keys::what_is_no_string_is_refused`, `keys::parameters_mean_nothing`, `keys::two_lines_are_refused` |
-//! | an unquoted key, where that is allowed, is the same record | `keys::lenient_takes_a_bare_key_as_the_same_record`, `keys::lenient_refuses_what_is_half_a_string` |
+//! | 2.1: the key is one String of RFC 8941 (with `strict`) | `keys::every_byte_in_a_string_is_judged_as_the_grammar_says`, `keys::what_is_no_string_is_refused`, `keys::parameters_mean_nothing`, `keys::two_lines_are_refused` |
+//! | an unquoted key is the same record | `keys::a_bare_key_is_the_same_record`, `keys::what_is_half_a_string_is_refused` |
 //! | 2.2: what the server asks of a key is checked before any look-up | `keys::a_key_that_is_not_accepted_is_refused_before_any_look_up` |
 //! | 2.7: a missing key is 400, where one is required | `keys::a_missing_key_is_refused`, `keys::a_key_that_is_not_required_may_be_missing` |
 //! | 1: POST and PATCH; other methods are left alone | `keys::other_methods_pass_untouched`, `keys::the_methods_can_be_chosen` |

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
-use rowlock::{Engine, Idempotency, Outcome, RecordInfo, Rowlock};
+use rowlock::{Engine, Idempotency, Outcome, RecordInfo, Rowlock, Scope};
 use rowlock_http::{IdempotencyLayer, scope};
 use rowlock_test::{App, Db};
 use serde_json::Value;
@@ -167,7 +167,7 @@ impl Server {
     pub(crate) async fn record(&self, key: &str) -> Option<RecordInfo> {
         self.rowlock
             .idempotency()
-            .inspect(scope("ann"), key)
+            .inspect(Scope(scope("ann")).key(key))
             .await
             .unwrap()
     }

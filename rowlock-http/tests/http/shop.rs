@@ -234,11 +234,11 @@ async fn in_tx(
     let (tries, said) = (&AtomicU32::new(0), said);
     let kept = idempotent.in_tx(&shop.pool, |mut tx| async move {
         let insert = sqlx::query("INSERT INTO effect VALUES (?)").bind(key);
-        insert.execute(&mut **tx).await?;
+        insert.execute(&mut *tx).await?;
         if then == "402" {
             // Its commit fails.
             let orphan = sqlx::query("INSERT INTO child VALUES (1)");
-            orphan.execute(&mut **tx).await?;
+            orphan.execute(&mut *tx).await?;
         }
         let tries = tries.fetch_add(1, Ordering::SeqCst);
         rowlock::one_changed(u64::from(tries >= conflicts))?;

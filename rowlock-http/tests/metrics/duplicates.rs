@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rowlock::{Begun, Fingerprint, Outcome};
+use rowlock::{Begun, Fingerprint, Outcome, Scope};
 use rowlock_test::eventually;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -30,7 +30,11 @@ async fn ten_thousand_duplicates_share_one_effect_and_a_few_reads() {
         let asked = Arc::clone(&asked);
         duplicates.spawn(async move {
             asked.fetch_add(1, Ordering::SeqCst);
-            match idempotency.begin("scope", "hot", request).await.unwrap() {
+            match idempotency
+                .begin(Scope("scope").key("hot"), request)
+                .await
+                .unwrap()
+            {
                 Begun::New(guard) => {
                     gate.acquire().await.unwrap().forget();
                     guard

@@ -29,9 +29,9 @@ use futures_util::StreamExt;
 use futures_util::stream;
 
 pub use self::delivery::{Delivery, Reply};
-use rowlock::{Begun, Idempotency};
+use rowlock::{Begun, Idempotency, Scope};
 use rowlock::{Error, Fingerprint, Outcome};
-use rowlock::{Pool, PoolTx, Retryable};
+use rowlock::{Pool, RetryTx, Retryable};
 
 /// How many messages of a batch have a transaction at the same time, when nothing else is set.
 const AT_ONCE: usize = 4;
@@ -54,8 +54,8 @@ const LONGEST_ID: usize = 255;
 ///
 /// let inbox = Inbox::new(rowlock.idempotency(), &pool, "billing");
 /// for _delivery in 0..3 {
-///     let delivery = inbox.receive("evt_17", r#"{"cents":500}"#, |mut tx| async move {
-///         sqlx::query("INSERT INTO credit VALUES (500)").execute(&mut **tx).await?;
+///     let delivery = inbox.receive("evt_17", r#"{"cents":500}"#, async |mut tx| {
+///         sqlx::query("INSERT INTO credit VALUES (500)").execute(&mut *tx).await?;
 ///         Ok::<_, rowlock::Error>(())
 ///     });
 ///     assert_eq!(delivery.await.reply(), Reply::Ack);
@@ -147,7 +147,7 @@ impl<P: Pool> Inbox<P> {
         &self,
         id: impl AsRef<[u8]>,
         payload: impl AsRef<[u8]>,
-        mut work: impl FnMut(PoolTx<P>) -> F,
+        mut work: impl FnMut(RetryTx<P::Database>) -> F,
     ) -> Delivery<E>
     where
         E: From<sqlx::Error> + From<Error> + Retryable,
@@ -164,7 +164,7 @@ impl<P: Pool> Inbox<P> {
         };
         let consumer = self.consumer.as_bytes();
         let idempotency = self.idempotency.clone().wait(self.wait);
-        let run = idempotency.run_in_tx(&self.pool, consumer, id, request, work);
+        let run = idempotency.run_in_tx(&self.pool, Scope(consumer).key(id), request, work);
         match run.await {
             Ok(Begun::New(_)) => Delivery::Done,
             Ok(Begun::Replay(_) | Begun::Expired) => Delivery::Duplicate,
@@ -190,8 +190,8 @@ impl<P: Pool> Inbox<P> {
     ///
     /// let inbox = Inbox::new(rowlock.idempotency(), &pool, "billing");
     /// let batch = [("evt_1", "500"), ("evt_2", "-1"), ("evt_3", "700")];
-    /// let deliveries = inbox.receive_all(&batch, |mut tx, (_, cents)| async move {
-    ///     sqlx::query("INSERT INTO credit VALUES (?)").bind(cents).execute(&mut **tx).await?;
+    /// let deliveries = inbox.receive_all(&batch, async |mut tx, (_, cents)| {
+    ///     sqlx::query("INSERT INTO credit VALUES (?)").bind(cents).execute(&mut *tx).await?;
     ///     Ok::<_, rowlock::Error>(())
     /// });
     /// let replies: Vec<_> = deliveries.await.iter().map(|delivery| delivery.reply()).collect();
@@ -206,7 +206,7 @@ impl<P: Pool> Inbox<P> {
     pub async fn receive_all<'a, M, E, F>(
         &self,
         messages: &'a [M],
-        work: impl Fn(PoolTx<P>, &'a M) -> F,
+        work: impl Fn(RetryTx<P::Database>, &'a M) -> F,
     ) -> Vec<Delivery<E>>
     where
         M: Message,

@@ -52,7 +52,7 @@ pub use run::JobRun;
 use rowlock::Rowlock;
 use rowlock::extend::check_ttl;
 use rowlock::{Busy, Error, InvalidError, Name};
-use rowlock::{Held, Lock, TryAcquire};
+use rowlock::{Held, Lock};
 
 /// Those of [`Lock::max_hold`].
 const AT_MOST_FOR: RangeInclusive<Duration> =
@@ -209,9 +209,9 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Those of [`try_begin`](Self::try_begin); the error of the work. [`Error::Lost`] when the lease was lost, or
-    /// `at_most_for` was over, before the work was done. (Work that does not await until its end is not dropped, and
-    /// its result counts.) If only the record of the run cannot be written, a warning is logged.
+    /// Those of [`begin`](Self::begin), but for a name that is taken; the error of the work. [`Error::Lost`] when the
+    /// lease was lost, or `at_most_for` was over, before the work was done. (Work that does not await until its end is
+    /// not dropped, and its result counts.) If only the record of the run cannot be written, a warning is logged.
     ///
     /// # Cancel safety
     ///
@@ -225,9 +225,10 @@ impl Job {
         &self,
         work: impl AsyncFnOnce(&Held) -> Result<T, E>,
     ) -> Result<Ran<T>, E> {
-        let run = match self.try_begin().await? {
-            TryAcquire::Held(run) => run,
-            TryAcquire::Busy(busy) => return Ok(Ran::Skipped(busy)),
+        let run = match self.begin().await {
+            Ok(run) => run,
+            Err(Error::WaitTimeout { busy, .. }) => return Ok(Ran::Skipped(*busy)),
+            Err(error) => return Err(error.into()),
         };
         let held = run.held();
         let done = match held.with(async || work(held).await).await {
@@ -248,8 +249,9 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Invalid settings; a database out of reach; [`Error::Lost`] when the lease is lost already. If only the begin of
-    /// the run cannot be recorded, a warning is logged, and the run begins.
+    /// [`Error::WaitTimeout`] when the name is taken. Invalid settings; a database out of reach; [`Error::Lost`] when
+    /// the lease is lost already. If only the begin of the run cannot be recorded, a warning is logged, and the run
+    /// begins.
     ///
     /// # Cancel safety
     ///
@@ -258,11 +260,8 @@ impl Job {
     /// # Panics
     ///
     /// Outside of a tokio runtime with timers (`enable_time`).
-    pub async fn try_begin(&self) -> Result<TryAcquire<JobRun>, Error> {
-        let held = match self.ask().await? {
-            TryAcquire::Held(held) => held,
-            TryAcquire::Busy(busy) => return Ok(TryAcquire::Busy(busy)),
-        };
+    pub async fn begin(&self) -> Result<JobRun, Error> {
+        let held = self.ask().await?;
         let began = Instant::now();
         match held.begin_run().await {
             Ok(()) => {}
@@ -272,11 +271,10 @@ impl Job {
                 tracing::warn!(name = %held.name(), %error, "the begin of a job is not recorded");
             }
         }
-        let run = JobRun::new(held, began, self.at_least_for);
-        Ok(TryAcquire::Held(run))
+        Ok(JobRun::new(held, began, self.at_least_for))
     }
 
-    async fn ask(&self) -> Result<TryAcquire, Error> {
+    async fn ask(&self) -> Result<Held, Error> {
         Self::check(self.at_least_for, self.at_most_for, self.ttl)?;
         // If the process crashes, the name stays taken for that long.
         let ttl = self.ttl.max(self.at_least_for);
@@ -288,6 +286,6 @@ impl Job {
         if let Some(holder) = &self.holder {
             lock = lock.holder(Arc::clone(holder));
         }
-        lock.try_acquire().await
+        lock.wait(Duration::ZERO).acquire().await
     }
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use rowlock::Held;
-use rowlock::{Error, Loss, ReleaseOutcome};
+use rowlock::{Error, Loss};
 
-/// A job that runs here; made by [`Job::try_begin`](super::Job::try_begin).
+/// A job that runs here; made by [`Job::begin`](super::Job::begin).
 ///
 /// # Drop
 ///
@@ -26,14 +26,13 @@ use rowlock::{Error, Loss, ReleaseOutcome};
 /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
 /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// use std::time::Duration;
-/// use rowlock::TryAcquire;
 /// use rowlock_recipes::Job;
 ///
 /// let job = Job::new(&rowlock, "send-reminders").at_least_for(Duration::from_secs(50));
-/// if let TryAcquire::Held(run) = job.try_begin().await? {
+/// if let Ok(run) = job.begin().await {
 ///     // … a program is started, and ended when `run.held().lost()` resolves …
 ///     run.held().end_run(true, "17 reminders").await?;
-///     let _ = run.leave().await?;
+///     run.leave().await?;
 /// }
 /// # Ok(())
 /// # }
@@ -71,8 +70,7 @@ impl JobRun {
         &self.held
     }
 
-    /// Ends the run: the name stays taken for the rest of `at_least_for`, and is free at once if that is over. Reports
-    /// whether the lease was held until now.
+    /// Ends the run: the name stays taken for the rest of `at_least_for`, and is free at once if that is over.
     ///
     /// # Errors
     ///
@@ -81,7 +79,7 @@ impl JobRun {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop it.
-    pub async fn leave(mut self) -> Result<ReleaseOutcome, Error> {
+    pub async fn leave(mut self) -> Result<(), Error> {
         let (held, rest) = (Arc::clone(&self.held), self.rest());
         self.has_left = true;
         GoesOn::new(async move { leave(&held, rest).await }).await
@@ -145,7 +143,7 @@ impl<T: Send + 'static> Drop for GoesOn<T> {
 }
 
 /// Leaves the name taken for `rest`.
-async fn leave(held: &Held, rest: Duration) -> Result<ReleaseOutcome, Error> {
+async fn leave(held: &Held, rest: Duration) -> Result<(), Error> {
     if rest.is_zero() {
         held.release().await
     } else {
@@ -156,10 +154,10 @@ async fn leave(held: &Held, rest: Duration) -> Result<ReleaseOutcome, Error> {
 async fn leave_and_warn(held: &Held, rest: Duration) {
     match leave(held, rest).await {
         // The caller has the error of a job that took too long.
-        Ok(ReleaseOutcome::Lost(loss)) if loss != Loss::MaxHold => {
+        Err(Error::Lost { loss, .. }) if loss != Loss::MaxHold => {
             tracing::warn!(name = %held.name(), %loss, "the lease of a job was lost before its end");
         }
-        Ok(_) => {}
+        Ok(()) | Err(Error::Lost { .. }) => {}
         Err(error) => {
             tracing::warn!(name = %held.name(), %error, "the name of a job stays taken until its TTL is over");
         }

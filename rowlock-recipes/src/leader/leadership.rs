@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rowlock::Held;
 use rowlock::Transaction;
-use rowlock::{Error, Loss, Name, ReleaseOutcome};
+use rowlock::{Error, Loss, Name};
 
 /// A leadership: one candidate leads in one term, until the leadership is resigned, dropped or lost.
 ///
@@ -78,7 +78,7 @@ impl Leadership {
     /// let (election, mut valve) = (Election::new(&rowlock, "valve"), Valve::default());
     /// let earlier = election.campaign().await?;
     /// assert!(valve.set(earlier.term(), true));
-    /// let _ = earlier.resign().await?;
+    /// earlier.resign().await?;
     /// let later = election.campaign().await?;
     /// assert!(valve.set(later.term(), false));
     /// assert!(!valve.set(earlier.term(), true), "its term has ended");
@@ -198,20 +198,21 @@ impl Leadership {
         self.held.with(work).await
     }
 
-    /// Resigns, and reports whether this candidate led until now. The first waiting candidate leads at once.
+    /// Resigns. The first waiting candidate leads at once.
     ///
     /// Resign after the commit of a transaction that has pinned the leadership, not before: a resignation waits for
-    /// its end. The outcomes, and what a second call returns, are those of [`Held::release`].
+    /// its end. What a second call returns is as for [`Held::release`].
     ///
     /// # Errors
     ///
-    /// The database is out of reach, or the outcome is unknown. Renewals have stopped, so that another candidate leads
-    /// within the TTL. Call it again to resign earlier.
+    /// [`Error::Lost`]: this candidate did not lead until now. The database is out of reach, or the outcome is
+    /// unknown. Renewals have stopped, so that another candidate leads within the TTL. Call it again to resign
+    /// earlier.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future does not stop the resignation.
-    pub async fn resign(&self) -> Result<ReleaseOutcome, Error> {
+    pub async fn resign(&self) -> Result<(), Error> {
         self.held.release().await
     }
 

@@ -56,8 +56,8 @@
 //!   wakes up.
 //! - *The leader is cut off from the database*: its renewals fail, and its term ends at the deadline. Another
 //!   candidate leads after the expiry.
-//! - *The database is out of reach for all*: the leader leads until its deadline, then nobody does. Candidates try
-//!   again until the database answers.
+//! - *The database is out of reach for all*: the leader leads until its deadline. Then there is no leader, and
+//!   candidates try again until the database answers.
 //! - *A waiting candidate is killed or paused*: if it is first in the queue, the lease is granted to it. When it does
 //!   not confirm within 2 s, the lease goes to the next candidate. After the
 //!   [`session_ttl`](rowlock::Builder::session_ttl) the queue skips a killed candidate.
@@ -77,9 +77,9 @@ use std::time::Duration;
 pub use leadership::Leadership;
 pub use observer::{Change, Leader, Observer};
 
+use rowlock::Lock;
 use rowlock::Rowlock;
 use rowlock::{Error, InvalidError, Name};
-use rowlock::{Lock, TryAcquire};
 
 /// An election: made with [`Election::new`], then given its settings. Every candidate makes one of the same name.
 ///
@@ -103,7 +103,7 @@ use rowlock::{Lock, TryAcquire};
 /// println!("leading in term {}", leadership.term());
 /// let leader = election.observe().await?.expect("we lead"); // any process may ask this
 /// assert_eq!((leader.candidate.as_str(), leader.term), ("host-7", leadership.term()));
-/// let _ = leadership.resign().await?; // the next candidate leads at once
+/// leadership.resign().await?; // the next candidate leads at once
 /// # Ok(())
 /// # }
 /// ```
@@ -196,7 +196,7 @@ impl Election {
         Ok(Leadership::new(won))
     }
 
-    /// Asks once to lead. While another candidate leads or waits, the answer is [`TryAcquire::Busy`].
+    /// Asks once to lead. While another candidate leads or waits, the answer is `None`.
     ///
     /// # Errors
     ///
@@ -217,23 +217,18 @@ impl Election {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
     /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
-    /// use rowlock::TryAcquire;
     /// use rowlock_recipes::leader::Election;
     ///
     /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
-    /// match Election::new(&rowlock, "scheduler").try_campaign().await? {
-    ///     TryAcquire::Held(leadership) => println!("leading in term {}", leadership.term()),
-    ///     TryAcquire::Busy(busy) => println!("a follower: {busy}"),
+    /// if let Some(leadership) = Election::new(&rowlock, "scheduler").try_campaign().await? {
+    ///     println!("leading in term {}", leadership.term());
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_campaign(&self) -> Result<TryAcquire<Leadership>, Error> {
-        let asked = self.lock()?.try_acquire().await;
-        Ok(match asked.map_err(in_words_of_elections)? {
-            TryAcquire::Held(won) => TryAcquire::Held(Leadership::new(won)),
-            TryAcquire::Busy(busy) => TryAcquire::Busy(busy),
-        })
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
+        let won = self.lock()?.try_acquire().await;
+        Ok(won.map_err(in_words_of_elections)?.map(Leadership::new))
     }
 
     /// Who leads now, by the database. `None`: nobody leads. (A semaphore or a read/write lock of this name has no

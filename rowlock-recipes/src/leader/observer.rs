@@ -96,15 +96,15 @@ impl Observer {
         self
     }
 
-    /// The next change. The first call reports at once who leads. Each later call returns when somebody leads in a
-    /// later term, or nobody leads any more. It looks at most once in an interval, however often it is called or its
-    /// future is dropped. Between two calls it does not look.
+    /// The next change. The first call reports at once who leads. Each later call returns when a later term has begun,
+    /// or when there is no leader any more. It asks the database at most once in an interval, however often it is
+    /// called or its future is dropped, and only during a call.
     ///
     /// # Errors
     ///
-    /// An interval out of bounds, an invalid name, a damaged row; or a database out of reach: then nobody knows who
-    /// leads, and the caller decides for how long the last leader is good enough. The observer stays usable. The next
-    /// call looks again, after the interval.
+    /// An interval out of bounds, an invalid name, a damaged row; or a database out of reach: then it is unknown who
+    /// leads, and the caller decides for how long to use the last known leader. The observer stays usable. The next
+    /// call asks again, after the interval.
     ///
     /// # Panics
     ///

@@ -9,8 +9,7 @@ use super::held::{Leases, QuorumHeld};
 use super::members::Members;
 use super::round::Round;
 use rowlock::extend::raise_fence;
-use rowlock::{Busy, Error, Name};
-use rowlock::{Held, TryAcquire};
+use rowlock::{Busy, Error, Held, Name};
 
 /// How the lock is asked of the members.
 #[derive(Debug, Clone)]
@@ -21,13 +20,13 @@ pub(super) struct Request {
 }
 
 /// The answer of a member.
-pub(super) type Asked = Result<TryAcquire, Error>;
+pub(super) type Asked = Result<Held, Error>;
 
 /// Whether a member grants names at all: one that is in quarantine, or that fails, does not.
 fn may_grant(answer: &Asked) -> bool {
     match answer {
-        Ok(TryAcquire::Held(_)) => true,
-        Ok(TryAcquire::Busy(busy)) => busy.quarantine.is_none(),
+        Ok(_) => true,
+        Err(Error::WaitTimeout { busy, .. }) => busy.quarantine.is_none(),
         Err(_) => false,
     }
 }
@@ -54,13 +53,13 @@ impl Request {
     ) -> impl Future<Output = Asked> + use<> {
         let client = self.members.client(member).ok_or_else(Members::missing);
         let lock = client.map(|client| {
-            let lock = client.lock(name.clone()).ttl(self.ttl);
+            let lock = client.lock(name.clone()).ttl(self.ttl).wait(Duration::ZERO);
             match &self.holder {
                 Some(holder) => lock.holder(Arc::clone(holder)),
                 None => lock,
             }
         });
-        async move { lock?.try_acquire().await }
+        async move { lock?.acquire().await }
     }
 
     /// Both rounds.
@@ -68,8 +67,7 @@ impl Request {
         let (count, majority) = (self.members.count(), self.members.majority());
         let asks = (0..count).map(|member| self.ask_member(name, member));
         let mut round = Round::of(asks);
-        let granted =
-            |round: &Round<_>| round.count(|asked| matches!(asked, Ok(TryAcquire::Held(_))));
+        let granted = |round: &Round<_>| round.count(Asked::is_ok);
         let members = &self.members;
         let started = Instant::now();
         let decided = round.run(|round| {
@@ -94,7 +92,7 @@ impl Request {
         }
         for (member, asked) in round.done.iter().enumerate() {
             match asked {
-                Some(Ok(_)) => members.set_silent(member, false),
+                Some(Ok(_) | Err(Error::WaitTimeout { .. })) => members.set_silent(member, false),
                 Some(Err(error)) if error.is_transient() => members.set_silent(member, true),
                 None if is_late => members.set_silent(member, true),
                 Some(Err(_)) | None => {}
@@ -105,9 +103,9 @@ impl Request {
         for asked in &mut round.done {
             let asked = asked.take();
             let lease = match asked {
-                Some(Ok(TryAcquire::Held(held))) => Some(held),
-                Some(Ok(TryAcquire::Busy(other))) => {
-                    busy = busy.or(Some(other));
+                Some(Ok(held)) => Some(held),
+                Some(Err(Error::WaitTimeout { busy: other, .. })) => {
+                    busy = busy.or(Some(*other));
                     None
                 }
                 Some(Err(error)) => {

@@ -13,7 +13,7 @@ use super::members::Members;
 use super::round::{Round, until};
 use rowlock::Held;
 use rowlock::Transaction;
-use rowlock::{Error, InvalidError, Loss, Name, ReleaseOutcome};
+use rowlock::{Error, InvalidError, Loss, Name};
 
 /// A lock that a majority of the databases has granted; see the [module](super).
 ///
@@ -21,7 +21,7 @@ use rowlock::{Error, InvalidError, Loss, Name, ReleaseOutcome};
 ///
 /// Dropping returns at once and releases in the background, in every database. Call
 /// [`Rowlock::flush`](rowlock::Rowlock::flush) of the members before the process exits.
-#[must_use = "a lock that is dropped is released"]
+#[must_use = "a lock is released when it is dropped, and `let _` drops it at once: give it a name, such as `held`"]
 pub struct QuorumHeld {
     name: Name,
     fence: i64,
@@ -166,8 +166,8 @@ impl QuorumHeld {
 
     /// Pins the lease of one database in a transaction on that database, as [`Held::pin`] does. `member` is the number
     /// of the database, from 0, in the order of [`Quorum::members`](super::Quorum::members). The pin proves that this
-    /// database has granted the name to nobody else. It does not prove that a majority still holds the lock; see the
-    /// [module](super).
+    /// database has granted the name to no other holder. It does not prove that this holder still has a majority; see
+    /// the [module](super).
     ///
     /// # Errors
     ///
@@ -258,20 +258,22 @@ impl QuorumHeld {
         .await
     }
 
-    /// Releases the lock in every database, and reports whether it was held until now: `Lost`, when the answers that
-    /// have arrived show that fewer than a majority of the databases held it.
+    /// Releases the lock in every database.
     ///
     /// # Errors
     ///
-    /// The name may still be taken in a majority of the databases, because they did not answer. Renewals have stopped,
-    /// so the name is free within the TTL.
+    /// [`Error::Lost`], when the answers that have arrived show that fewer than a majority of the databases held it.
+    ///
+    /// Otherwise the name may still be taken in a majority of the databases, because they did not answer. Renewals
+    /// have stopped, so the name is free within the TTL.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future does not stop the release.
-    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
+    pub async fn release(self) -> Result<(), Error> {
         self.repair.abort();
         let (was_held, loss) = (self.is_held(), self.leases.loss());
+        let name = self.name().clone();
         let majority = self.leases.majority;
         let each: Vec<_> = self.leases.each().drain(..).collect();
         let members = each.len();
@@ -279,35 +281,37 @@ impl QuorumHeld {
         // The name is free when all but a minority say so. The others are released in the background.
         let minority = members - majority;
         let needed = leases.len().saturating_sub(minority);
-        let is_released = |answer: &Answer| matches!(answer, Ok(ReleaseOutcome::Released));
-        let is_lost = |answer: &Answer| matches!(answer, Ok(ReleaseOutcome::Lost(_)));
+        let is_released = |answer: &Answer| answer.is_ok();
+        let is_lost = |answer: &Answer| matches!(answer, Err(Error::Lost { .. }));
+        let is_told = |answer: &Answer| is_released(answer) || is_lost(answer);
         let mut round = Round::of(leases.iter().map(|lease| lease.release()));
         let may_be_held = |round: &Round<_>| leases.len() - round.count(is_lost) >= majority;
         round
             .run(|round| {
                 // Once a lease was lost, the others decide.
-                let is_told = round.count(is_lost) == 0
+                let is_clear = round.count(is_lost) == 0
                     || round.count(is_released) >= majority
                     || !may_be_held(round);
-                is_told && round.count(Result::is_ok) >= needed
+                is_clear && round.count(is_told) >= needed
             })
             .await;
-        let is_free = round.count(Result::is_ok) >= needed;
+        let is_free = round.count(is_told) >= needed;
         let may_be_held = may_be_held(&round);
         let (mut error, mut told) = (None, None);
         for answer in round.done.into_iter().flatten() {
             match answer {
-                Ok(ReleaseOutcome::Lost(loss)) => told = telling(told.into_iter().chain([loss])),
-                Ok(_) => {}
+                Err(Error::Lost { loss, .. }) => told = telling(told.into_iter().chain([loss])),
+                Ok(()) => {}
                 Err(failed) => error = error.or(Some(failed)),
             }
         }
         match error {
             Some(error) if !is_free => Err(error),
-            _ if was_held && may_be_held => Ok(ReleaseOutcome::Released),
-            _ => Ok(ReleaseOutcome::Lost(
-                telling(told.into_iter().chain([loss])).unwrap_or(loss),
-            )),
+            _ if was_held && may_be_held => Ok(()),
+            _ => {
+                let loss = telling(told.into_iter().chain([loss])).unwrap_or(loss);
+                Err(Error::Lost { name, loss })
+            }
         }
     }
 }
@@ -318,7 +322,7 @@ fn telling(losses: impl Iterator<Item = Loss>) -> Option<Loss> {
 }
 
 /// The answer of a member to a release.
-type Answer = Result<ReleaseOutcome, Error>;
+type Answer = Result<(), Error>;
 
 fn is_ready(future: Pin<&mut impl Future>) -> bool {
     future

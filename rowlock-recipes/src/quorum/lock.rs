@@ -8,9 +8,9 @@ use tokio::time::sleep;
 use super::ask::{Missed, Request};
 use super::held::QuorumHeld;
 use super::members::Members;
+use rowlock::Lock;
 use rowlock::extend::{check_ttl, check_wait};
 use rowlock::{Error, Name};
-use rowlock::{Lock, TryAcquire};
 
 /// The pause after a round that did not win: random, up to a limit that grows from the first value to the second.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -57,7 +57,7 @@ impl QuorumLock {
         self
     }
 
-    /// Asks once.
+    /// Asks once. `None`: others have the name.
     ///
     /// # Errors
     ///
@@ -70,11 +70,11 @@ impl QuorumLock {
     /// # Panics
     ///
     /// Outside of a tokio runtime with timers (`enable_time`).
-    pub async fn try_acquire(&self) -> Result<TryAcquire<QuorumHeld>, Error> {
+    pub async fn try_acquire(&self) -> Result<Option<QuorumHeld>, Error> {
         let name = self.check()?;
         match self.request.ask(name).await {
-            Ok(held) => Ok(TryAcquire::Held(held)),
-            Err(Missed::Busy(busy)) => Ok(TryAcquire::Busy(busy)),
+            Ok(held) => Ok(Some(held)),
+            Err(Missed::Busy(_)) => Ok(None),
             Err(Missed::Failed(error)) => Err(error),
         }
     }

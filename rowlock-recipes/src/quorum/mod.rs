@@ -64,8 +64,8 @@
 //! effect.
 //!
 //! A pin of one member's lease ([`QuorumHeld::pin_on`]) proves only that this one database has granted the name to
-//! nobody else. Another holder may have a majority without it. If every holder pins in the same database, that
-//! database alone is the lock, and the others add nothing.
+//! no other holder. Another holder may have a majority of the other databases. If every holder pins in the same
+//! database, that database alone is the lock, and the others add nothing.
 //!
 //! Waiting is not fair: there is no queue over several databases.
 
@@ -158,7 +158,7 @@ fn same(first: &str, second: &str, id: Uuid) -> String {
 ///     // send `held.fence()` with every write
 /// })
 /// .await?;
-/// let _ = held.release().await?;
+/// held.release().await?;
 /// # Ok(())
 /// # }
 /// ```

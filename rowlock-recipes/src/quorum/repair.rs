@@ -10,7 +10,7 @@ use super::held::Leases;
 use super::round::{Round, all};
 use rowlock::Name;
 use rowlock::extend::raise_fence;
-use rowlock::{Held, TryAcquire};
+use rowlock::{Error, Held};
 
 impl Request {
     /// Adds the leases of members that answer late. Then asks the other members again, every third of the TTL, while a
@@ -33,9 +33,10 @@ impl Request {
                 for (member, asked) in late.done.iter_mut().enumerate() {
                     let asked = asked.take();
                     if let Some(answer) = &asked {
-                        this.members.set_silent(member, answer.is_err());
+                        let is_silent = !matches!(answer, Ok(_) | Err(Error::WaitTimeout { .. }));
+                        this.members.set_silent(member, is_silent);
                     }
-                    if let Some(Ok(TryAcquire::Held(held))) = asked
+                    if let Some(Ok(held)) = asked
                         && let Some(held) = raised(held).await
                         && let Some(leases) = leases.upgrade()
                     {
@@ -61,7 +62,7 @@ impl Request {
             missing.retain(|member| late.pending().all(|late| late != *member));
             let again = missing.into_iter().map(|member| async move {
                 let asked = timeout(this.bound(), this.ask_member(name, member)).await;
-                let Ok(Ok(TryAcquire::Held(held))) = asked else {
+                let Ok(Ok(held)) = asked else {
                     return None;
                 };
                 raised(held).await.map(|held| (member, held))
@@ -111,11 +112,7 @@ mod tests {
             ttl: Duration::from_secs(30),
             holder: None,
         };
-        let answers = [
-            Err(Members::missing()),
-            Err(Members::missing()),
-            Ok(TryAcquire::Held(late)),
-        ];
+        let answers = [Err(Members::missing()), Err(Members::missing()), Ok(late)];
         let mut round = Round::of(answers.map(ready));
         round.run(|_| false).await;
         let granted = granted.into_iter().map(Some).chain([None]).collect();
@@ -131,6 +128,6 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(9), added).await.unwrap();
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
     }
 }

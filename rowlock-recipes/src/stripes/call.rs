@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::seen::Used;
 use super::{OnConnection, Quantities, Stripes, StripesError};
+use rowlock::LockInTx;
 use rowlock::extend::check_wait;
 use rowlock::{Busy, Error, Name, TransactionError};
-use rowlock::{LockInTx, TryLock};
 
 /// After this many busy stripes a call waits for the next one, because finding a stripe busy costs three round trips.
 const BUSY: u32 = 1;
@@ -80,12 +80,12 @@ where
     async fn try_lock(&mut self, stripe: usize) -> Result<bool, StripesError> {
         let used = self.stripes.seen.used(stripe);
         let lock = self.request(vec![self.stripes.names[stripe].clone()], None);
-        let locked = match lock.try_acquire().await {
-            Ok(TryLock::Locked(_)) => Ok(true),
-            Ok(TryLock::Busy(busy)) if busy.quarantine.is_some() => {
-                return Err(self.quarantined(stripe, busy).into());
+        let locked = match lock.wait(Duration::ZERO).acquire().await {
+            Ok(_) => Ok(true),
+            Err(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_some() => {
+                return Err(self.quarantined(stripe, *busy).into());
             }
-            Ok(TryLock::Busy(_)) => Ok(false),
+            Err(Error::WaitTimeout { .. }) => Ok(false),
             Err(error) => Err(error),
         };
         self.is_locked(used, locked)

@@ -125,15 +125,15 @@ pub use take::Taken;
 /// }
 /// rowlock
 ///     .retry()
-///     .run(&pool, |mut tx| async move { stripes.restock(&mut tx, 100).await })
+///     .run(&pool, async |mut tx| { stripes.restock(&mut tx, 100).await })
 ///     .await?;
 ///
 /// // For each buyer:
 /// let sold = rowlock
 ///     .retry()
-///     .run(&pool, |mut tx| async move {
+///     .run(&pool, async |mut tx| {
 ///         stripes.take(&mut tx, 3).await?;
-///         sqlx::query("INSERT INTO orders VALUES ('Ada')").execute(&mut **tx).await?;
+///         sqlx::query("INSERT INTO orders VALUES ('Ada')").execute(&mut *tx).await?;
 ///         Ok::<_, StripesError>(())
 ///     })
 ///     .await;

@@ -84,11 +84,14 @@ where
     }
 }
 
-impl<T: OnConnection> OnConnection for RetryTx<T> {
-    type Connection = T::Connection;
+impl<B: sqlx::Database> OnConnection for RetryTx<B>
+where
+    Self: Transaction,
+{
+    type Connection = B::Connection;
 
-    fn on_connection(&mut self) -> &mut T::Connection {
-        (**self).on_connection()
+    fn on_connection(&mut self) -> &mut B::Connection {
+        self
     }
 
     fn keep_until_end(&mut self, guard: impl Send + Sync + 'static) {

@@ -1,12 +1,17 @@
 //! Forgetting a name.
 
+use std::time::Duration;
+
 use super::Admin;
-use crate::lock::TryAcquire;
+use crate::lock::Held;
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::store::verbs::Store;
 use crate::store::verbs::lock_row::Forgot;
+
+/// Asks once.
+const ZERO: Duration = Duration::ZERO;
 
 impl Admin<'_> {
     /// Removes the row of `name`, so that the name may be used for another [kind](Kind), or for a semaphore of another
@@ -37,7 +42,7 @@ impl Admin<'_> {
     /// let rowlock = rowlock::Rowlock::connect(&url).await?;
     /// let by_mistake = rowlock.lock("exports").acquire().await?;
     /// assert!(rowlock.admin().forget("exports").await.is_err()); // it is held
-    /// let _ = by_mistake.release().await?;
+    /// by_mistake.release().await?;
     /// assert!(rowlock.admin().forget("exports").await?);
     /// let permit = rowlock.semaphore("exports", 3).acquire().await?;
     /// # drop(permit);
@@ -80,28 +85,26 @@ impl Admin<'_> {
     /// what is in the way.
     async fn in_the_way(self, name: &Name) -> Result<Option<Busy>, Error> {
         let asked = match self.kind(name).await? {
-            Kind::Lock => self.rowlock.lock(name.clone()).try_acquire().await?,
+            Kind::Lock => self.rowlock.lock(name.clone()).wait(ZERO).acquire().await,
             Kind::Semaphore { capacity } => {
                 let all = self
                     .rowlock
                     .semaphore(name.clone(), capacity)
                     .weight(capacity);
-                all.try_acquire().await?
+                all.wait(ZERO).acquire().await
             }
-            Kind::ReadWrite => match self.rowlock.rw_lock(name.clone()).try_write().await? {
-                TryAcquire::Busy(busy) => return Ok(Some(busy)),
-                TryAcquire::Held(held) => {
-                    let _ = held.release().await?;
-                    return Ok(None);
-                }
-            },
+            Kind::ReadWrite => {
+                let all = self.rowlock.rw_lock(name.clone()).wait(ZERO);
+                all.write().await.map(Held::from)
+            }
         };
         match asked {
-            TryAcquire::Busy(busy) => Ok(Some(busy)),
-            TryAcquire::Held(held) => {
-                let _ = held.release().await?;
-                Ok(None)
-            }
+            Ok(held) => match held.release().await {
+                Ok(()) | Err(Error::Lost { .. }) => Ok(None),
+                Err(error) => Err(error),
+            },
+            Err(Error::WaitTimeout { busy, .. }) => Ok(Some(*busy)),
+            Err(error) => Err(error),
         }
     }
 }

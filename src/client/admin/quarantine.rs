@@ -58,9 +58,8 @@ impl Admin<'_> {
     ///
     /// let rowlock = rowlock::Rowlock::connect(&url).await?;
     /// rowlock.admin().quarantine(Duration::from_secs(60)).await?;
-    /// if let rowlock::TryAcquire::Busy(busy) = rowlock.lock("stock:42").try_acquire().await? {
-    ///     println!("{busy}"); // the database is in quarantine for another 60s, …
-    /// }
+    /// let asked = rowlock.lock("stock:42").wait(Duration::ZERO).acquire().await;
+    /// println!("{}", asked.unwrap_err()); // the database is in quarantine for another 60s, …
     /// # assert!(rowlock.admin().end_quarantine().await?);
     /// # Ok(())
     /// # }

@@ -181,7 +181,7 @@ impl fmt::Display for TransactionError {
             ),
             Self::Over { doing, on, detail } => write!(
                 f,
-                "{doing} {on}: the transaction has failed or ended before ({detail}): roll it back and begin a new one"
+                "{doing} {on}: the transaction is over ({detail}): roll it back and begin a new one"
             ),
             Self::ReadOnly { doing, on, detail } => write!(
                 f,

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use super::{Blocked, Busy, Cause, Kind, Loss, Name, RecordKey, Subject};
 
-/// Every failure that this crate reports. Contention is an outcome, not an error: see
-/// [`TryAcquire`](crate::TryAcquire). Each message says what was tried on what, and what to do next. No message
-/// contains a password. A message is one line: what others have written (holders, servers) is in it without control
-/// characters.
+/// Every failure that this crate reports. Who asks once and finds the name taken gets `None`, and no error; whose wait
+/// is over gets [`WaitTimeout`](Self::WaitTimeout). Each message says what was tried on what, and what to do next. No
+/// message contains a password. A message is one line: what others have written (holders, servers) is in it without
+/// control characters.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Error {
@@ -135,7 +135,7 @@ pub enum Error {
     ///
     /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or
     /// make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this
-    /// error, give the pooler more connections to the server than transactions run at a time (with 13 more for each
+    /// error, give the pooler more connections to the server than transactions run at a time (with 12 more for each
     /// client, no look waits for a transaction's end).
     Starved {
         /// The operation that was tried.
@@ -158,8 +158,8 @@ pub enum Error {
         /// The driver's error.
         cause: Cause,
     },
-    /// Another attempt has replaced this one, which can neither record an outcome nor, in a transaction, commit. Roll
-    /// back, and do not answer the request: the other attempt answers it.
+    /// Another attempt has replaced this one. This attempt can no longer record an outcome, and its transaction cannot
+    /// commit. Roll back, and do not answer the request: the other attempt answers it.
     Superseded {
         /// The operation that was tried.
         doing: &'static str,

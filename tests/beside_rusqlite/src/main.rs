@@ -13,6 +13,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     own.execute("INSERT INTO report VALUES (?1)", [held.fence()])?;
     let fence: i64 = own.query_row("SELECT fence FROM report", [], |row| row.get(0))?;
     println!("{fence}");
-    let _ = held.release().await?;
+    held.release().await?;
     Ok(())
 }

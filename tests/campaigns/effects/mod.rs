@@ -11,7 +11,7 @@ mod worker;
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use rowlock::{Begun, Engine, Rowlock};
+use rowlock::{Begun, Engine, Rowlock, Scope};
 use rowlock_test::{Crew, Db, on_app, patience, request};
 
 use crate::campaign::seconds;
@@ -131,7 +131,7 @@ async fn every_outcome_is_kept(db: &Db, effects: &[Effect], events: &[Event]) {
     let records: BTreeSet<i64> = tokens.keys().copied().chain(begun).collect();
     for record in records {
         let begun = idempotency
-            .begin(SCOPE, &record.to_string(), request())
+            .begin(Scope(SCOPE).key(&record.to_string()), request())
             .await;
         match (begun.unwrap(), tokens.get(&record)) {
             (Begun::Replay(kept), Some(token)) => {

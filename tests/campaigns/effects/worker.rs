@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rowlock::layer::LayerKeys as _;
-use rowlock::{Begun, Error, Idempotency, Outcome, TransactionError};
+use rowlock::{Begun, Error, Idempotency, Outcome, Scope, TransactionError};
 use rowlock_test::{App, on_app, request, tell};
 use sqlx::AssertSqlSafe;
 use tokio::task::JoinSet;
@@ -141,9 +141,9 @@ async fn in_one_transaction(
     );
     let statements = &statements;
     on_app!(app, pool => {
-        idempotency.run_in_tx(pool, SCOPE, &*key, request(), |mut tx| async move {
+        idempotency.run_in_tx(pool, Scope(SCOPE).key(&*key), request(), |mut tx| async move {
             for sql in statements {
-                sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut **tx).await?;
+                sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *tx).await?;
             }
             Outcome::json(&token)
         }).await
@@ -158,7 +158,7 @@ async fn in_an_attempt(
     interference: &str,
 ) -> Result<Begun<Outcome>, Error> {
     let guard = match idempotency
-        .begin(SCOPE, &record.to_string(), request())
+        .begin(Scope(SCOPE).key(&record.to_string()), request())
         .await?
     {
         Begun::New(guard) => guard,
@@ -176,7 +176,7 @@ async fn in_an_attempt(
     let done: Result<(), Error> = on_app!(app, pool => {
         idempotency.retry_policy().run(pool, |mut tx| async move {
             for sql in statements {
-                sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut **tx).await?;
+                sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *tx).await?;
             }
             guard.complete_in(&mut tx, outcome).await
         }).await

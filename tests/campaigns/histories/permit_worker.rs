@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::{Error, Held, Mode, RwHeld, RwLock, Semaphore, TryAcquire};
+use rowlock::{Error, Held, Mode, RwHeld, RwLock, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use super::a_name;
@@ -101,9 +101,7 @@ impl Task {
             Share::Write => self.rw_lock(name, id).try_write().await.map(rw),
             Share::Weight(weight) => {
                 let of = self.semaphore(name, id).weight(weight);
-                of.try_acquire()
-                    .await
-                    .map(|tried| tried.held().map(Permit::Of))
+                of.try_acquire().await.map(|tried| tried.map(Permit::Of))
             }
         };
         granted(id, tried)
@@ -160,8 +158,8 @@ pub(super) fn a_share(name: &str) -> Share {
     }
 }
 
-fn rw(tried: TryAcquire<RwHeld>) -> Option<Permit> {
-    tried.held().map(Permit::Rw)
+fn rw(tried: Option<RwHeld>) -> Option<Permit> {
+    tried.map(Permit::Rw)
 }
 
 /// Tells of the outcome of acquire `id`.

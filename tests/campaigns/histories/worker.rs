@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::{Error, Held, Lock, LockInfo, ReleaseOutcome, Rowlock, TryAcquire};
+use rowlock::{Error, Held, Lock, LockInfo, Rowlock};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep, timeout};
 
@@ -99,13 +99,13 @@ impl Task {
 
     async fn try_acquire(&self, name: &str) -> Option<(Held, Grant)> {
         let id = self.numbers.asked(name, Ask::TryAcquire);
-        acquired(id, self.lock(name, id).try_acquire().await)
+        acquired(id, self.lock(name, id).wait(Duration::ZERO).acquire().await)
     }
 
     async fn acquire(&self, name: &str) -> Option<(Held, Grant)> {
         let id = self.numbers.asked(name, Ask::Acquire);
         let held = self.lock(name, id).acquire().await;
-        acquired(id, held.map(TryAcquire::Held))
+        acquired(id, held)
     }
 
     /// The future is dropped after a moment, perhaps before it has an outcome: while it asks or joins the queue, or at
@@ -119,7 +119,7 @@ impl Task {
         });
         let lock = self.lock(name, id);
         let held = timeout(moment, lock.acquire()).await.ok()?;
-        acquired(id, held.map(TryAcquire::Held))
+        acquired(id, held)
     }
 
     async fn inspect(&self, name: &str) {
@@ -145,23 +145,21 @@ impl Task {
     pub(super) async fn release(&self, name: &str, held: &Held, grant: Grant) {
         let id = self.numbers.asked(name, Ask::Release(grant));
         match held.release().await {
-            Ok(ReleaseOutcome::Released) => answered(id, Answer::Released),
-            Ok(ReleaseOutcome::Lost(_)) => answered(id, Answer::Lost),
-            Ok(ReleaseOutcome::AlreadyReleased) => panic!("it is released once"),
+            Ok(()) => answered(id, Answer::Released),
+            Err(Error::Lost { .. }) => answered(id, Answer::Lost),
             Err(error) => failed(id, &error),
         }
     }
 }
 
 /// Tells of the outcome of acquire `id`.
-fn acquired(id: u64, outcome: Result<TryAcquire, Error>) -> Option<(Held, Grant)> {
+fn acquired(id: u64, outcome: Result<Held, Error>) -> Option<(Held, Grant)> {
     let busy = match outcome {
-        Ok(TryAcquire::Held(held)) => {
+        Ok(held) => {
             let fence = held.fence();
             answered(id, Answer::Granted(fence));
             return Some((held, Grant { fence, by: id }));
         }
-        Ok(TryAcquire::Busy(busy)) => busy,
         Err(Error::WaitTimeout { busy, .. }) => *busy,
         Err(error) => {
             failed(id, &error);

@@ -70,12 +70,12 @@ impl Candidate {
                 let act = act.clone();
                 async move {
                     if let Some(end_idle) = end_idle {
-                        sqlx::raw_sql(end_idle).execute(&mut **tx).await?;
+                        sqlx::raw_sql(end_idle).execute(&mut *tx).await?;
                     }
                     if pins_first {
                         leadership.pin(&mut tx).await?;
                     }
-                    sqlx::raw_sql(AssertSqlSafe(act)).execute(&mut **tx).await?;
+                    sqlx::raw_sql(AssertSqlSafe(act)).execute(&mut *tx).await?;
                     if !pins_first {
                         leadership.pin(&mut tx).await?;
                     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rowlock::{Lock, ReleaseOutcome, Rowlock};
+use rowlock::{Lock, Rowlock};
 
 use crate::Failure;
 use crate::locking::{Contender, Held};
@@ -50,9 +50,6 @@ impl Contender for Client {
 #[async_trait]
 impl Held for rowlock::Held {
     async fn release(self: Box<Self>) -> Result<(), Failure> {
-        match rowlock::Held::release(&self).await? {
-            ReleaseOutcome::Released => Ok(()),
-            other => Err(format!("the release of {} found {other:?}", self.name()).into()),
-        }
+        Ok(rowlock::Held::release(&self).await?)
     }
 }

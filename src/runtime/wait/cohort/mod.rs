@@ -83,7 +83,7 @@ const APART_AT_ONCE: usize = 16;
 
 /// What the tasks of a cohort have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct CohortKey {
     pub(crate) name: Name,
     /// The TTL of the row.
     pub(crate) ttl: Duration,
@@ -97,7 +97,7 @@ pub(crate) struct Key {
 /// The cohorts of a client.
 #[derive(Debug)]
 pub(crate) struct Cohorts {
-    all: Mutex<HashMap<Key, Weak<Cohort>>>,
+    all: Mutex<HashMap<CohortKey, Weak<Cohort>>>,
     /// The runtime of the lanes' thread.
     pub(crate) own: Handle,
     lanes: Arc<Lanes>,
@@ -107,7 +107,7 @@ pub(crate) struct Cohorts {
 
 #[derive(Debug)]
 pub(crate) struct Cohort {
-    key: Key,
+    key: CohortKey,
     all: Arc<Cohorts>,
     state: Mutex<CohortState>,
 }
@@ -171,7 +171,7 @@ impl Cohorts {
     }
 
     /// The cohort of these tasks.
-    pub(crate) fn of(self: &Arc<Self>, key: Key) -> Arc<Cohort> {
+    pub(crate) fn of(self: &Arc<Self>, key: CohortKey) -> Arc<Cohort> {
         let mut cohorts = self.locked();
         if let Some(cohort) = cohorts.get(&key).and_then(Weak::upgrade) {
             return cohort;
@@ -185,7 +185,7 @@ impl Cohorts {
         cohort
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<Key, Weak<Cohort>>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<CohortKey, Weak<Cohort>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -289,12 +289,12 @@ mod tests {
     use std::future::pending;
     use std::time::Duration;
 
-    use super::{Arrival, Key};
+    use super::{Arrival, CohortKey};
     use crate::model::{Error, Name, Subject};
     use crate::runtime::upkeep::known_rows::tests::core;
 
-    fn key() -> Key {
-        Key {
+    fn key() -> CohortKey {
+        CohortKey {
             name: Name::new("a").unwrap(),
             ttl: Duration::from_secs(30),
             in_session: false,
