@@ -86,7 +86,7 @@ writes. Percent-encode special characters in a password.";
 
 #[derive(Debug, Parser)]
 #[command(name = "rowlock", version, about = "Locks and idempotency that live as rows in your SQL database",
-    after_help = AFTER_HELP, disable_version_flag = true)]
+    after_help = AFTER_HELP, propagate_version = true, disable_version_flag = true)]
 struct Arguments {
     /// Print the version.
     #[arg(short = 'V', short_alias = 'v', long, global = true, action = clap::ArgAction::Version)]

@@ -293,6 +293,7 @@ pub mod client;
 mod collect;
 mod ending;
 mod extract;
+mod extracted;
 mod finality;
 mod fingerprint;
 mod handle;

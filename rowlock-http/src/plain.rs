@@ -22,6 +22,16 @@ pub(crate) async fn refuse<B: Body>(
     settings.response(problem)
 }
 
+/// [`refuse`] with a response of the application's.
+pub(crate) async fn refuse_with<B: Body>(
+    response: axum::response::Response,
+    request: Request<B>,
+) -> Response<ResponseBody> {
+    let (head, body) = request.into_parts();
+    discard(&head.headers, pin!(body)).await;
+    response.map(ResponseBody::new)
+}
+
 /// Passes a request on, untouched.
 pub(crate) async fn pass<S, B, R>(
     mut inner: S,

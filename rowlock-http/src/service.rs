@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::attempt::Asked;
 use crate::body::{Answer, BoxError, ResponseBody};
-use crate::plain::{pass, refuse};
+use crate::plain::{pass, refuse, refuse_with};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::{fingerprint, panics, scope};
@@ -64,14 +64,23 @@ where
         let inner = std::mem::replace(&mut self.inner, next);
         let settings = Arc::clone(&self.settings);
         ResponseFuture(Box::pin(async move {
-            let (parts, body) = request.into_parts();
+            let (mut parts, body) = request.into_parts();
+            let mut refusal = None;
+            if let Some(extract) = &settings.extractor
+                && settings.covers(&parts.method)
+            {
+                (parts, refusal) = extract(parts).await;
+            }
             let admitted = panics::catch(ADMITS, || admit::<B>(&settings, &parts));
             let admitted = admitted.unwrap_or(Err(Problem::HandlerPanicked));
             let request = Request::from_parts(parts, body);
-            match admitted {
-                Ok(None) => pass(inner, request).await,
-                Ok(Some(asked)) => asked.answer(inner, request).await,
-                Err(problem) => Ok(refuse(&settings, &problem, request).await),
+            match (admitted, refusal) {
+                (Err(Problem::NoPrincipal), Some(refusal)) => {
+                    Ok(refuse_with(refusal, request).await)
+                }
+                (Ok(None), _) => pass(inner, request).await,
+                (Ok(Some(asked)), _) => asked.answer(inner, request).await,
+                (Err(problem), _) => Ok(refuse(&settings, &problem, request).await),
             }
         }))
     }

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use crate::body::ResponseBody;
+use crate::extracted::Extractor;
 use crate::fingerprint::json::Choice;
 use crate::pace::Pace;
 use crate::problem::Problem;
@@ -110,6 +111,7 @@ type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 pub(crate) struct Settings {
     pub(crate) idempotency: Idempotency,
     pub(crate) principal: Arc<Principal>,
+    pub(crate) extractor: Option<Arc<Extractor>>,
     pub(crate) service: Option<Arc<str>>,
     pub(crate) uri: Option<Arc<WholeUri>>,
     pub(crate) host_counts: bool,
@@ -153,6 +155,7 @@ impl Settings {
         Self {
             idempotency,
             principal,
+            extractor: None,
             service: None,
             uri: None,
             host_counts: false,

@@ -3,7 +3,7 @@
 use quote::ToTokens as _;
 use syn::{ItemFn, parse_str};
 
-use super::{Expand, expanded, idempotent, locked};
+use super::{Expand, expanded, idempotent, job, locked};
 
 /// The functions of the page that have this name: with the attribute, and what it becomes.
 fn functions(page: &str, name: &str) -> Vec<ItemFn> {
@@ -37,4 +37,6 @@ fn the_pages_show_what_the_attributes_become() {
     assert_shown(page, "sell", locked::OPTIONS, locked::expand);
     let page = include_str!("../docs/idempotent.md");
     assert_shown(page, "pay", idempotent::OPTIONS, idempotent::expand);
+    let page = include_str!("../docs/job.md");
+    assert_shown(page, "remind", job::OPTIONS, job::expand);
 }

@@ -26,6 +26,8 @@ const TEN_YEARS: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// The TTL of a lock, the lease of an attempt.
 pub(crate) const LEASE: Bounds = bounds(LEAST, DAY, "100 ms to 24 h are allowed");
+/// The time of a job (`rowlock-recipes/src/job` has the same bound).
+pub(crate) const AT_LEAST_FOR: Bounds = bounds(Duration::ZERO, DAY, "at most 24 h are allowed");
 pub(crate) const WAIT: Bounds = bounds(Duration::ZERO, YEAR, "at most 366 days are allowed");
 pub(crate) const MAX_HOLD: Bounds = bounds(LEAST, YEAR, "100 ms to 366 days are allowed");
 pub(crate) const REMEMBER_EXPIRED: Bounds =

@@ -1,14 +1,16 @@
-//! The attributes of [`rowlock`](https://docs.rs/rowlock): a function that holds a lock while it runs, and a function
-//! that runs once for a key.
+//! The attributes of [`rowlock`](https://docs.rs/rowlock): a function that holds a lock while it runs, a function that
+//! runs once for a key, and a job that runs on one of many machines.
 //!
-//! Use them through rowlock, which re-exports them (feature `macros`, on by default). The code that they generate
-//! calls `::rowlock`, so the crate must have that name.
+//! Use the first two through rowlock, which re-exports them (feature `macros`, on by default), and `job` through
+//! `rowlock-recipes`. The code that they generate calls `::rowlock` and `::rowlock_recipes`, so the crates must have
+//! these names.
 
 #[cfg(test)]
 mod docs_tests;
 mod duration;
 mod function;
 mod idempotent;
+mod job;
 mod locked;
 mod options;
 mod template;
@@ -30,6 +32,12 @@ pub fn locked(options: TokenStream, item: TokenStream) -> TokenStream {
 pub fn idempotent(options: TokenStream, item: TokenStream) -> TokenStream {
     let known = idempotent::OPTIONS;
     expand("idempotent", known, idempotent::expand, options, item)
+}
+
+#[doc = include_str!("../docs/job.md")]
+#[proc_macro_attribute]
+pub fn job(options: TokenStream, item: TokenStream) -> TokenStream {
+    expand("job", job::OPTIONS, job::expand, options, item)
 }
 
 type Expand = fn(Options, Function) -> Result<proc_macro2::TokenStream>;

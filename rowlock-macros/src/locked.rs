@@ -11,13 +11,23 @@ use crate::template::Template;
 
 pub(crate) const OPTIONS: &[&str] = &["name", "ttl", "wait", "max_hold", "client", "guard"];
 
-pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenStream> {
-    let name = options.needed_text("name", "stock:{id}")?;
-    let name = Template::parse("name", &name, &function)?;
+/// The option `name`.
+pub(crate) fn name_of_lock(
+    options: &mut Options,
+    function: &Function,
+    example: &str,
+) -> Result<Template> {
+    let name = options.needed_text("name", example)?;
+    let name = Template::parse("name", &name, function)?;
     if name.contains('\0') {
         let message = "`name` contains a NUL character, which no lock may have in its name";
         return Err(Error::new(name.span(), message));
     }
+    Ok(name)
+}
+
+pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenStream> {
+    let name = name_of_lock(&mut options, &function, "stock:{id}")?;
     let mut settings = TokenStream::new();
     for (setting, bounds) in [("ttl", LEASE), ("wait", WAIT), ("max_hold", MAX_HOLD)] {
         if let Some(text) = options.text(setting)? {

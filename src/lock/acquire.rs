@@ -117,8 +117,7 @@ impl Lock {
     /// is released.
     pub async fn acquire(&self) -> Result<Held, Error> {
         if self.wait == Some(Duration::ZERO) {
-            let since = Moment::now();
-            return self.try_or_busy().await?.or_timed_out(since);
+            return self.try_or_busy().await?.or_timed_out();
         }
         let since = Since::now();
         let acquired = self.wait_for_it().await;

@@ -73,7 +73,7 @@ pub use pessimistic::{InTx, LockInTx};
 pub use rw_lock::{RwHeld, RwLock};
 pub use semaphore::Semaphore;
 
-use crate::model::{Busy, Error, Moment, Name, Share};
+use crate::model::{Busy, Error, Name, Share};
 use crate::runtime::Core;
 use crate::runtime::wait::cohort::delegate::Delegation;
 
@@ -97,20 +97,20 @@ impl<H> TryAcquire<H> {
         }
     }
 
-    /// The guard, or an error that tells who is in the way of a call that began at `since`.
-    pub(crate) fn or_timed_out(self, since: Moment) -> Result<H, Error> {
+    /// The guard, or an error that tells who is in the way of a call that did not wait.
+    pub(crate) fn or_timed_out(self) -> Result<H, Error> {
         match self {
             Self::Held(held) => Ok(held),
-            Self::Busy(busy) => Err(timed_out(busy, since)),
+            Self::Busy(busy) => Err(timed_out(busy, Duration::ZERO)),
         }
     }
 }
 
-/// The end of a wait that began at `since`.
-pub(crate) fn timed_out(busy: Busy, since: Moment) -> Error {
+/// The end of a wait.
+fn timed_out(busy: Busy, waited: Duration) -> Error {
     Error::WaitTimeout {
         name: busy.name.clone(),
-        waited: since.elapsed(),
+        waited,
         busy: Box::new(busy),
     }
 }

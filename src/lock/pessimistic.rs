@@ -305,10 +305,10 @@ impl<T: Transaction> LockInTx<'_, T> {
         }
         let started = Moment::now();
         if self.wait == Some(Duration::ZERO) {
-            return self.try_or_busy().await?.or_timed_out(started);
+            return self.try_or_busy().await?.or_timed_out();
         }
         let limit = self.wait.map(|wait| started + wait);
-        let timed_out = |busy| timed_out(busy, started);
+        let timed_out = |busy| timed_out(busy, started.elapsed());
         let names = self.names?;
         let several = names.len() > 1;
         self.core.lanes.check_open()?;

@@ -42,7 +42,8 @@ const COMMIT: &str = "the commit of a transaction";
 const ROLLBACK: &str = "the rollback of a transaction";
 
 /// The transaction of one attempt of [`Retry::run`](super::Retry::run). It dereferences to sqlx's connection:
-/// statements run on `&mut *tx`. Dropping it gives it back to rowlock, which commits it or rolls it back.
+/// statements run on `&mut *tx`. (A function that takes sqlx's transaction gets `tx.as_mut()`.) Dropping it gives it
+/// back to rowlock, which commits it or rolls it back.
 pub struct RetryTx<B: Database> {
     open: Option<Open<B>>,
     slot: Arc<Mutex<Option<Open<B>>>>,
@@ -247,6 +248,13 @@ impl<B: Database> Deref for RetryTx<B> {
 
 impl<B: Database> DerefMut for RetryTx<B> {
     fn deref_mut(&mut self) -> &mut B::Connection {
+        &mut self.open().tx
+    }
+}
+
+/// For functions that take sqlx's transaction: `helper(tx.as_mut())`.
+impl<B: Database> AsMut<sqlx::Transaction<'static, B>> for RetryTx<B> {
+    fn as_mut(&mut self) -> &mut sqlx::Transaction<'static, B> {
         &mut self.open().tx
     }
 }

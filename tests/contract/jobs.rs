@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Error, InvalidError, Loss, RecordError, RunState};
+use rowlock::{Error, InvalidError, Loss, RecordError, Rowlock, RunState};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::Ran;
 use rowlock_test::{Db, eventually, on_every_engine, release, take};
@@ -21,7 +21,26 @@ async fn works(job: &Job) -> bool {
     ran.await.unwrap().here().is_some()
 }
 
+#[rowlock_recipes::job(name = "remind:{shop}", at_least_for = "10min", ttl = "20s")]
+async fn remind(rowlock: &Rowlock, shop: &str, count: &AtomicU32) -> Result<Option<u32>, Error> {
+    assert!(held.is_held());
+    Ok(Some(count.fetch_add(1, Ordering::SeqCst)))
+}
+
 on_every_engine! {
+    async fn a_function_with_the_attribute_runs_on_one_machine_in_a_round(db: &Db) {
+        let (one, two, three) = (db.rowlock().await, db.rowlock().await, db.rowlock().await);
+        let count = AtomicU32::new(0);
+        let (a, b, c) = tokio::join!(remind(&one, "north", &count), remind(&two, "north", &count), remind(&three, "north", &count));
+        let ran: Vec<u32> = [a, b, c].into_iter().filter_map(Result::unwrap).collect();
+        assert_eq!(ran, [0]);
+        assert_eq!(remind(&two, "south", &count).await.unwrap(), Some(1), "another job");
+        assert_eq!(remind(&three, "north", &count).await.unwrap(), None, "a machine whose clock is late");
+        let mut runs: Vec<_> = one.admin().runs().await.unwrap().into_iter().map(|run| run.name.as_str().to_owned()).collect();
+        runs.sort();
+        assert_eq!(runs, ["remind:north", "remind:south"]);
+    }
+
     async fn a_job_that_all_machines_start_runs_once(db: &Db) {
         let count = Arc::new(AtomicU32::new(0));
         let mut machines = JoinSet::new();

@@ -48,9 +48,19 @@ on_both! {
         Ok(paid)
     }
 
+    struct User(String);
+
+    impl<S: Sync> axum::extract::FromRequestParts<S> for User {
+        type Rejection = (StatusCode, &'static str);
+
+        async fn from_request_parts(parts: &mut axum::http::request::Parts, _: &S) -> Result<Self, Self::Rejection> {
+            let user = parts.headers.get("user").and_then(|user| user.to_str().ok());
+            Ok(Self(user.ok_or((StatusCode::FORBIDDEN, "log in first"))?.into()))
+        }
+    }
+
     fn router(shop: Shop) -> Router {
-        let user = |request: &axum::http::request::Parts| request.headers.get("user").map(|user| user.as_bytes().to_vec());
-        let layer = IdempotencyLayer::new(shop.rowlock.idempotency(), user);
+        let layer = IdempotencyLayer::from_extractor(shop.rowlock.idempotency(), |user: User| user.0);
         Router::new()
             .route("/payments", post(pay))
             .route_layer(layer)
@@ -81,5 +91,12 @@ on_both! {
             assert_eq!(paid.text().await.unwrap(), "paid");
         }
         assert_eq!(db.number("SELECT COUNT(*) FROM payment").await, 1);
+        // The same key of another user is another request, and the extractor's refusal is the answer to a stranger.
+        let pay = || http.post(format!("{server}/payments")).header("idempotency-key", "\"k\"").body("500");
+        assert_eq!(pay().header("user", "bob").send().await.unwrap().status(), StatusCode::CREATED);
+        let refused = pay().send().await.unwrap();
+        assert_eq!(refused.status(), StatusCode::FORBIDDEN);
+        assert_eq!(refused.text().await.unwrap(), "log in first");
+        assert_eq!(db.number("SELECT COUNT(*) FROM payment").await, 2);
     }
 }

@@ -17,6 +17,10 @@ on_both! {
         Ok(rowlock.in_tx(conn).lock("stock").acquire().await?.fence())
     }
 
+    async fn locks_in_sqlx_s(rowlock: &Rowlock, tx: &mut sqlx::Transaction<'_, Database>) -> Result<i64, Error> {
+        Ok(rowlock.in_tx(tx).lock("stock:2").acquire().await?.fence())
+    }
+
     async fn locks_again(rowlock: &Rowlock, tx: &mut RetryTx<Database>) -> Result<i64, Error> {
         locks(rowlock, tx).await
     }
@@ -30,7 +34,10 @@ on_both! {
         let first = locks(&rowlock, &mut tx).await?;
         tx.commit().await?;
 
-        let second = rowlock.retry().run(&pool, async |mut tx| locks_again(&rowlock, &mut tx).await).await?;
+        let second = rowlock.retry().run(&pool, async |mut tx| {
+            locks_in_sqlx_s(&rowlock, tx.as_mut()).await?;
+            locks_again(&rowlock, &mut tx).await
+        }).await?;
         assert!(second > first);
 
         let mut conn = pool.acquire().await?;

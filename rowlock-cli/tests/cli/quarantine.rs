@@ -114,7 +114,7 @@ fn times_that_are_none_are_refused_before_the_database_is_asked() {
         (&["--for", "0s"][..], "100 ms to 366 days are allowed"),
         (&["--for", "99ms"], "100 ms to 366 days are allowed"),
         (&["--for", "8785h"], "100 ms to 366 days are allowed"),
-        (&["--for", "1"], "like 500ms"),
+        (&["--for", "1x"], "like 500ms"),
         (&["--for", "-1m"], "like 500ms"),
         (&["--for", "a while"], "like 500ms"),
         (&["--for"], "a value is required"),

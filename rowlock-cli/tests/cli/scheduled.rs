@@ -201,7 +201,7 @@ fn options_that_do_not_fit_a_job_are_refused_before_the_database_is_asked() {
     let cases: &[(&[&str], &str)] = &[
         (&["--at-least-for", "2s", "--at-most-for", "1s"], longer),
         (&["--at-least-for", "25h"], "at most 24 h are allowed"),
-        (&["--at-least-for", "1"], "like 500ms"),
+        (&["--at-least-for", "1x"], "like 500ms"),
         (&["--at-least-for", "-1s"], "like 500ms"),
         (
             &["--at-least-for", "0s", "--at-most-for", "10ms"],

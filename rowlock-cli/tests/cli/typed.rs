@@ -45,7 +45,7 @@ fn the_version_is_printed_however_it_is_asked_for() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(code(&output), 0, "{asked:?}: {}", stderr(&output));
         assert!(
-            said.starts_with("rowlock ") && said.contains(env!("CARGO_PKG_VERSION")),
+            said.starts_with("rowlock") && said.contains(env!("CARGO_PKG_VERSION")),
             "{asked:?}: {said}"
         );
     }

@@ -11,11 +11,13 @@ mod response;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::FromRequestParts;
 use http::HeaderName;
 use http::request::Parts;
 use rowlock::{Error, Idempotency, InvalidError};
 use tower_layer::Layer;
 
+use crate::extracted::{Extracted, extractor};
 use crate::scope::{owner, with_prefix};
 use crate::service::IdempotencyService;
 use crate::settings::{Running, Settings};
@@ -57,6 +59,46 @@ impl IdempotencyLayer {
             (!who.is_empty()).then(|| who.to_vec())
         };
         Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
+    }
+
+    /// [`new`](Self::new) with an extractor of axum, and what of it is the principal. The response with which the
+    /// extractor refuses a request is the layer's response, where a key is needed.
+    ///
+    /// The extractor has no state. One that needs the state of the router goes into a middleware in front of this
+    /// layer, which puts the principal into the request's extensions for [`new`](Self::new). (Not for actix-web: there
+    /// every request is nobody's.)
+    ///
+    /// ```
+    /// # use axum::http::{StatusCode, request::Parts};
+    /// struct User { id: String }
+    ///
+    /// impl<S: Sync> axum::extract::FromRequestParts<S> for User {
+    ///     type Rejection = StatusCode;
+    ///     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, StatusCode> {
+    ///         // … verify the token …
+    ///         let id = parts.headers.get("authorization").and_then(|token| token.to_str().ok());
+    ///         Ok(Self { id: id.ok_or(StatusCode::UNAUTHORIZED)?.into() })
+    ///     }
+    /// }
+    ///
+    /// # fn f(rowlock: rowlock::Rowlock) {
+    /// let layer = rowlock_http::IdempotencyLayer::from_extractor(rowlock.idempotency(), |user: User| user.id);
+    /// # }
+    /// ```
+    pub fn from_extractor<E, P>(
+        idempotency: Idempotency,
+        principal: impl Fn(E) -> P + Send + Sync + 'static,
+    ) -> Self
+    where
+        E: FromRequestParts<()>,
+        P: AsRef<[u8]>,
+    {
+        let who = |parts: &Parts| {
+            let who = parts.extensions.get::<Extracted>();
+            who.map(|who| who.0.clone())
+        };
+        let extractor = extractor(principal);
+        Self::new(idempotency, who).with(|settings| settings.extractor = Some(extractor))
     }
 
     /// The name of the service that this layer belongs to: 1 to 50 letters, digits, hyphens, underscores and dots

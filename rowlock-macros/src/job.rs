@@ -1,0 +1,47 @@
+//! `#[job]`: a function that runs on one of many machines in each round.
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote;
+use syn::{Ident, Result};
+
+use crate::duration::{AT_LEAST_FOR, LEASE, MAX_HOLD, within};
+use crate::function::Function;
+use crate::locked::name_of_lock;
+use crate::options::Options;
+
+pub(crate) const OPTIONS: &[&str] = &[
+    "name",
+    "at_least_for",
+    "at_most_for",
+    "ttl",
+    "client",
+    "guard",
+];
+
+pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenStream> {
+    let name = name_of_lock(&mut options, &function, "send-reminders")?;
+    let mut settings = TokenStream::new();
+    for (setting, bounds) in [
+        ("at_least_for", AT_LEAST_FOR),
+        ("at_most_for", MAX_HOLD),
+        ("ttl", LEASE),
+    ] {
+        if let Some(text) = options.text(setting)? {
+            let duration = within(setting, &text, &bounds)?;
+            let setting = Ident::new(setting, Span::call_site());
+            settings.extend(quote!(.#setting(#duration)));
+        }
+    }
+    let client = function.client(&mut options)?.expression();
+    let guard = options.variable("guard")?;
+    let guard = guard.unwrap_or_else(|| Ident::new("held", Span::call_site()));
+
+    let name = name.expression();
+    let work = function.work(&guard, &quote!(::rowlock::Held));
+    Ok(function.with(&quote! {
+        ::rowlock_recipes::Job::new(&#client, #name) #settings
+            .run(#work)
+            .await
+            .map(|ran| ran.here().unwrap_or_default())
+    }))
+}
