@@ -26,6 +26,8 @@ where
     Arc::new(move |mut parts| {
         let principal = Arc::clone(&principal);
         Box::pin(async move {
+            // A layer outside of this one may have had another extractor.
+            parts.extensions.remove::<Extracted>();
             match E::from_request_parts(&mut parts, &()).await {
                 Ok(who) => {
                     let who = Extracted(principal(who).as_ref().to_vec());
@@ -36,4 +38,30 @@ where
             }
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, StatusCode};
+
+    use super::*;
+
+    struct Refuses;
+
+    impl FromRequestParts<()> for Refuses {
+        type Rejection = StatusCode;
+
+        async fn from_request_parts(_: &mut Parts, (): &()) -> Result<Self, StatusCode> {
+            Err(StatusCode::FORBIDDEN)
+        }
+    }
+
+    #[tokio::test]
+    async fn who_an_outer_layer_knows_is_nobody_to_an_inner_one_that_refuses() {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        parts.extensions.insert(Extracted(b"ann".to_vec()));
+        let (parts, refusal) = extractor(|_: Refuses| "ann")(parts).await;
+        assert_eq!(refusal.unwrap().status(), StatusCode::FORBIDDEN);
+        assert!(parts.extensions.get::<Extracted>().is_none());
+    }
 }
