@@ -50,7 +50,8 @@
 //!
 //! # Features
 //!
-//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too); `macros` (default): the attributes.
+//! `sqlite` (default, with a bundled library), `postgres`, `mysql` (MariaDB too); `macros` (default): the attributes;
+//! `metrics`; [`testing`](https://docs.rs/rowlock/latest/rowlock/testing): for tests of an application.
 //! Connections to PostgreSQL, MySQL and MariaDB support TLS, by rustls.
 //!
 //! # Runtime
@@ -87,6 +88,9 @@ mod modes {}
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../docs/COOKBOOK.md")]
 mod cookbook {}
+#[cfg(all(doctest, feature = "testing"))]
+#[doc = include_str!("../docs/TESTING.md")]
+mod testing_page {}
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../rowlock-macros/docs/locked.md")]
 mod locked_attribute {}
@@ -101,6 +105,8 @@ mod lock;
 mod model;
 mod runtime;
 mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod transaction;
 
 /// For who writes a layer, which puts idempotency around handlers that it does not know, as

@@ -30,6 +30,7 @@ mod stripes;
 mod trials;
 mod tx;
 mod urls;
+mod users;
 
 pub use app::App;
 pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
@@ -49,6 +50,7 @@ pub use stripes::{Stock, Striped};
 pub use trials::{list_trial, lone_trial, trial};
 pub use tx::{TryLock, Tx};
 pub use urls::{as_user, variable, with_database};
+pub use users::User;
 
 /// The levels of isolation that an application may choose.
 pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];

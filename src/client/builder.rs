@@ -21,6 +21,7 @@ use crate::transaction::{Pool, connector};
 pub struct Builder {
     holder: Option<String>,
     operation_timeout: Duration,
+    max_connections: usize,
     migrate: bool,
     quarantine: Option<Duration>,
     clean_every: Option<Duration>,
@@ -34,6 +35,7 @@ impl Default for Builder {
         Self {
             holder: None,
             operation_timeout: Duration::from_secs(5),
+            max_connections: 4,
             migrate: true,
             quarantine: None,
             clean_every: Some(Duration::from_mins(1)),
@@ -58,6 +60,24 @@ impl Builder {
     /// does not count.
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
         self.operation_timeout = timeout;
+        self
+    }
+
+    /// The most connections that this client has at a time, beside those of your pools: 2 to 100; 4 when not set. An
+    /// idle client has 1. It is for servers: a SQLite file has no such limit.
+    ///
+    /// | connections | for |
+    /// | --- | --- |
+    /// | 2 | one for locks, keys and renewals; one for lists and forced releases, the cleaner, and (PostgreSQL) notifications, in turn |
+    /// | 3 | renewals, and looks at queues, have one of their own |
+    /// | 4 | locks and keys have two |
+    /// | more | several lists at a time |
+    ///
+    /// Fewer connections cost time, and no promise: with 2, a renewal may wait for a statement of locks or keys. After
+    /// half of the time that the renewal has, that statement is cut off, and sent again. A connection that was cut off
+    /// counts for the server until it notices.
+    pub fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = connections;
         self
     }
 
@@ -207,6 +227,12 @@ impl Builder {
         let allowed = Duration::from_millis(100)..=Duration::from_mins(10);
         let bounds = "100 ms to 10 minutes are allowed";
         within("operation_timeout", self.operation_timeout, allowed, bounds)?;
+        if !(2..=100).contains(&self.max_connections) {
+            return Err(Error::Invalid(InvalidError::Setting {
+                setting: "max_connections",
+                reason: "2 to 100 are allowed",
+            }));
+        }
         if let Some(every) = self.clean_every {
             let allowed = Duration::from_secs(1)..=Duration::from_hours(24);
             within("clean_every", every, allowed, "1 s to 24 h are allowed")?;
@@ -221,6 +247,7 @@ impl Builder {
         let settings = Settings {
             holder: holder.into(),
             operation_timeout: self.operation_timeout,
+            max_connections: self.max_connections,
             preparing: Preparing {
                 migrate: self.migrate,
                 quarantine: self.quarantine,

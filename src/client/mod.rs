@@ -21,8 +21,8 @@ use crate::transaction::{Pool, Retry, Transaction};
 
 /// A client of the locks in one database. Cloning is cheap, and clones share everything.
 ///
-/// A client has a few connections of its own, outside every pool, and two threads. They end when the last
-/// clone and the last guard are dropped.
+/// A client has [up to 4](Builder::max_connections) connections of its own, outside every pool, and two threads. They
+/// end when the last clone and the last guard are dropped.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -38,7 +38,7 @@ use crate::transaction::{Pool, Retry, Transaction};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Rowlock {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     applied: Arc<[String]>,
 }
 

@@ -249,6 +249,25 @@ impl IdempotencyGuard {
         self.inner.has_worked();
     }
 
+    /// Loses the attempt's lease, as if another attempt had taken over: [`is_held`](Self::is_held) is false,
+    /// [`lost`](Self::lost) resolves, and no outcome can be recorded. When this returns, the next attempt may begin.
+    /// For tests of an application (feature `testing`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Superseded`]: the attempt has ended before. A database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled, it goes on in the background.
+    #[cfg(feature = "testing")]
+    pub async fn lose(&self) -> Result<(), Error> {
+        self.inner.grant.lose(Loss::TakenOver);
+        self.end("lose", self.inner.give_up()).await?;
+        self.flight.end_silently();
+        Ok(())
+    }
+
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {
         self.check_running(doing)?;
         match self.inner.finish(end).await? {

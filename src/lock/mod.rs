@@ -47,6 +47,8 @@ mod cohort;
 mod hold;
 mod lease;
 mod locked;
+#[cfg(feature = "testing")]
+mod lose;
 mod multi;
 mod optimistic;
 mod owner;

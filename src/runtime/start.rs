@@ -13,9 +13,10 @@ use super::base::tasks::{TaskKind, Tasks};
 use super::base::threads::{LANES, RENEWALS, own_runtime, spawn};
 use super::batch::handle::{Channels, Lanes};
 use super::batch::job::SharedBatch;
-use super::batch::lanes::{Lane, LaneHandle};
-use super::batch::link::{Link, Way};
+use super::batch::lanes::{Lane, LaneHandle, Message};
+use super::batch::link::Link;
 use super::batch::slow;
+use super::batch::spare::{Division, FILE, Sharers, Spare};
 use super::core::{Core, ServerFacts};
 use super::held::guards::Guards;
 use super::held::holdings::{Holdings, Sessions};
@@ -52,7 +53,25 @@ impl Core {
         let target: Arc<str> = connector.target().into();
         let waiters = Arc::new(Waiters::default());
         let (way, tasks) = (Arc::default(), Tasks::default());
-        let (channels, started) = start_lanes(&connector, &settings, (&way, &target, &tasks))?;
+        let division = if C::CAPABILITIES.one_writer {
+            FILE
+        } else {
+            Division::of(settings.max_connections, C::LANES)
+        };
+        let spare = Arc::new(Spare::new(division.spare));
+        let mut first = Link::new(connector, settings.operation_timeout, &way);
+        first.keep(true);
+        let beside = Beside::of(&first, division.sharing);
+        let new_lane = new_lane::<C>(&target);
+        let (aside, looks) = mpsc::unbounded_channel();
+        let looks = new_lane(beside.another(), looks);
+        let lanes = (first, division.lanes, new_lane);
+        let (channels, started) = start_lanes(
+            lanes,
+            (aside, &spare),
+            settings.preparing,
+            (&target, &tasks),
+        )?;
         let FirstConnection {
             server,
             largest_outcome,
@@ -69,16 +88,14 @@ impl Core {
             tasks.clone(),
         );
         let lanes = Arc::new(lanes);
-        let alphabet = Alphabet::new(&lanes, server.every_character);
-        settings.holder = alphabet.legible(&settings.holder).await;
-
-        let link = Link::new(connector, settings.operation_timeout, &way);
         let rest = Arc::default();
         let cleaner = Cleaner::new(&rest);
         let (renewals, renewing) = Renewals::new(C::RENEWALS);
         let background = Background {
             renewing,
-            link,
+            beside,
+            looks,
+            spare,
             rest,
             cleaning: CleanPlan {
                 every: settings.clean_every,
@@ -89,6 +106,8 @@ impl Core {
         };
         background.start(&target, &tasks)?;
         // Nothing fails from here on: the queue, whose end that thread waits for, ends with the client.
+        let alphabet = Alphabet::new(&lanes, server.every_character);
+        settings.holder = alphabet.legible(&settings.holder).await;
         let on_end: Arc<dyn OnEnd> = Arc::new(Ending {
             lanes: Arc::clone(&lanes),
             waiters: Arc::clone(&waiters),
@@ -138,10 +157,48 @@ impl Drop for Core {
     }
 }
 
+/// Makes lanes.
+fn new_lane<C: Connector>(target: &Arc<str>) -> impl Fn(Link, Jobs) -> Lane + Send + 'static {
+    let target = Arc::clone(target);
+    move |link, queue| {
+        let exchange = SharedBatch {
+            from: C::EXCHANGE_FROM,
+            empty: Exchange::empty,
+        };
+        Lane::new(link, queue, C::REQUEST, Arc::clone(&target)).with_exchange(exchange)
+    }
+}
+
+/// The links that share the connection of the renewals, or do not.
+struct Beside {
+    renewals: Link,
+    sharing: Sharers,
+}
+
+impl Beside {
+    fn of(first: &Link, sharing: Sharers) -> Self {
+        let renewals = match sharing {
+            Sharers::LaneAndLooks => first.beside(),
+            Sharers::Looks | Sharers::Nobody => first.another(),
+        };
+        Self { renewals, sharing }
+    }
+
+    fn another(&self) -> Link {
+        match self.sharing {
+            Sharers::LaneAndLooks | Sharers::Looks => self.renewals.beside(),
+            Sharers::Nobody => self.renewals.another(),
+        }
+    }
+}
+
 /// What runs on the thread of the renewals.
 struct Background {
     renewing: renew::Work,
-    link: Link,
+    beside: Beside,
+    /// The lane that serves looks.
+    looks: Lane,
+    spare: Arc<Spare>,
     rest: Arc<cleaner::CleanerState>,
     cleaning: CleanPlan,
     queue: Arc<Queue>,
@@ -156,43 +213,32 @@ impl Background {
         })
     }
 
-    /// Renews, cleans, and finds out whose turn in a queue it is, until the client ends.
+    /// Renews, looks, cleans, and finds out whose turn in a queue it is, until the client ends.
     async fn run(self, target: &str) {
-        let (link, queue) = (self.link, &*self.queue);
-        let (cleans, watches, listens) = (link.another(), link.another(), link.another());
+        let (beside, queue, spare) = (self.beside, &*self.queue, &*self.spare);
+        let (sessions, watches) = (beside.another(), beside.another());
+        let link = beside.renewals;
+        let (cleans, listens) = (link.another(), link.another());
         tokio::join!(
-            self.renewing.run(link, target),
-            cleaner::run(cleans, &self.rest, self.cleaning, target),
+            self.renewing.run(link, sessions, target),
+            self.looks.work(),
+            cleaner::run(cleans, spare, &self.rest, self.cleaning, target),
             watch(watches, queue, target),
-            listen(listens, queue, target)
+            listen(listens, spare, queue, target)
         );
     }
 }
 
 /// Starts the thread of the lanes. What its first connection reports comes later.
-fn start_lanes<C: Connector>(
-    connector: &C,
-    settings: &Settings,
-    (way, target, tasks): (&Arc<Way>, &Arc<str>, &Tasks),
+fn start_lanes(
+    (first, count, new_lane): (Link, usize, impl Fn(Link, Jobs) -> Lane + Send + 'static),
+    (aside, spare): (mpsc::UnboundedSender<Message>, &Arc<Spare>),
+    preparing: Preparing,
+    (target, tasks): (&Arc<str>, &Tasks),
 ) -> Result<(Channels, FirstAnswer), Error> {
-    // The last lane serves looks.
-    let (mut senders, queues): (Vec<_>, Vec<_>) =
-        (0..=C::LANES).map(|_| mpsc::unbounded_channel()).unzip();
-    let aside = senders.pop().ok_or_else(|| no_thread(target))?;
+    let (senders, queues): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
     let (slow, orders) = mpsc::unbounded_channel();
     let (ready, started) = oneshot::channel();
-
-    let lane = {
-        let (connector, timeout) = (connector.clone(), settings.operation_timeout);
-        let (target, way) = (Arc::clone(target), Arc::clone(way));
-        move |queue| {
-            let link = Link::new(connector.clone(), timeout, &way);
-            Lane::new(link, queue, C::REQUEST, Arc::clone(&target)).with_exchange(SharedBatch {
-                from: C::EXCHANGE_FROM,
-                empty: Exchange::empty,
-            })
-        }
-    };
     let handles: Vec<LaneHandle> = senders.into_iter().map(LaneHandle::new).collect();
     let homes: Vec<_> = handles.iter().map(|lane| Arc::clone(&lane.home)).collect();
     let channels = Channels {
@@ -200,14 +246,21 @@ fn start_lanes<C: Connector>(
         aside,
         slow,
     };
-    let (preparing, timeout) = (settings.preparing, settings.operation_timeout);
+    let spare = Arc::clone(spare);
     spawn(LANES, target, (tasks, TaskKind::Lanes), move || {
-        let mut lanes: Vec<Lane> = queues.into_iter().map(&lane).collect();
-        let aside = lanes.pop();
-        let lanes = lanes.into_iter().zip(&homes);
-        let lanes = lanes.map(|(lane, home)| lane.with_home(home));
-        let lanes = lanes.chain(aside).collect();
-        run_lanes(lanes, slow::run(orders, lane, timeout), preparing, ready)
+        let (timeout, spares) = (first.operation_timeout(), first.another());
+        let others = (1..count).map(|_| spares.another()).collect::<Vec<_>>();
+        let links = [first].into_iter().chain(others);
+        let lanes = links.zip(queues).zip(&homes);
+        let lanes = lanes.map(|((link, queue), home)| new_lane(link, queue).with_home(home));
+        let lanes = lanes.collect();
+        let slow = slow::run(
+            orders,
+            spare,
+            move |queue| new_lane(spares.another(), queue),
+            timeout,
+        );
+        run_lanes(lanes, slow, preparing, ready)
     })?;
     Ok((channels, started))
 }
@@ -218,6 +271,9 @@ fn no_thread(target: &str) -> Error {
         detail: "rowlock's own thread has stopped".into(),
     }
 }
+
+/// The jobs of a lane.
+type Jobs = mpsc::UnboundedReceiver<Message>;
 
 /// The answer of the first connection.
 type FirstAnswer = oneshot::Receiver<Result<FirstConnection, Error>>;
@@ -296,8 +352,9 @@ async fn begin(
         })
         .await
         .map_err(|fault| fault.into_error("migrate", target))??;
-    for migration in &applied {
-        tracing::info!(%target, %migration, "migration applied");
+    if !applied.is_empty() {
+        let migrations = applied.join(", ");
+        tracing::info!(%target, %migrations, "made or changed rowlock's tables");
     }
     let database = link
         .run("connect", link.operation_timeout(), async |store| {

@@ -68,4 +68,5 @@ mod shutdown;
 mod steps;
 mod stripes;
 mod stripes_races;
+mod testing;
 mod waiting;

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{App, Commits, Db, Own, as_user, eventually, servers, user_name};
+use rowlock_test::{App, Commits, Db, Own, User, eventually, servers};
 use sqlx::{Connection, MySqlConnection, PgConnection};
 
 /// A connection of somebody else's.
@@ -44,29 +44,15 @@ async fn fill(others: &mut Vec<Other>, url: &str, says: &str) {
     }
 }
 
-/// The sessions of a user.
-async fn sessions(db: &Db, user: &str) -> Vec<i64> {
-    let sql = match db.engine {
-        Engine::Postgres => {
-            format!("SELECT pid::bigint FROM pg_stat_activity WHERE usename = '{user}'")
-        }
-        _ => format!(
-            "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user = '{user}'"
-        ),
-    };
-    let sql = sqlx::AssertSqlSafe(sql);
-    rowlock_test::on_app!(&db.app, pool => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap())
-}
-
 /// A client whose connections were cut finds no room for new ones, and the user's other connections have it all.
-async fn a_transaction_is_told_to_make_room(db: &Db, user: &str, says: &str) {
-    let url = as_user(&db.url, user, "pw");
-    let rowlock = Rowlock::connect(&url).await.unwrap();
-    let clients = sessions(db, user).await;
-    let app = App::connect(&url, 1).await;
+async fn a_transaction_is_told_to_make_room(db: &Db, user: &User, says: &str) {
+    let url = &user.url;
+    let rowlock = Rowlock::connect(url).await.unwrap();
+    let clients = user.sessions(db).await;
+    let app = App::connect(url, 1).await;
     let mut tx = app.begin().await;
     let mut others = Vec::new();
-    fill(&mut others, &url, says).await;
+    fill(&mut others, url, says).await;
     for session in clients {
         let end = match db.engine {
             Engine::Postgres => format!("SELECT pg_terminate_backend({session})"),
@@ -77,7 +63,7 @@ async fn a_transaction_is_told_to_make_room(db: &Db, user: &str, says: &str) {
         let before = others.len();
         let taken = async {
             while others.len() == before {
-                fill(&mut others, &url, says).await;
+                fill(&mut others, url, says).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(10), taken)
@@ -92,7 +78,7 @@ async fn a_transaction_is_told_to_make_room(db: &Db, user: &str, says: &str) {
     assert!(matches!(error, Error::Starved { .. }), "{says}: {error}");
     tx.release().await;
     // A process that starts now, and a lease, which no transaction waits for.
-    let error = Rowlock::connect(&url).await.unwrap_err();
+    let error = Rowlock::connect(url).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(error.is_transient(), "{error}");
     assert!(error.to_string().contains(says), "{error}");
@@ -114,43 +100,12 @@ async fn a_transaction_is_told_to_make_room(db: &Db, user: &str, says: &str) {
     tx.commit().await.unwrap();
 }
 
-/// A user with all rights on the database.
-async fn user(db: &Db, limit: &str) -> String {
-    let name = db.url.rsplit('/').next().unwrap();
-    let user = user_name("few");
-    let statements = if db.engine == Engine::Postgres {
-        vec![
-            format!("CREATE ROLE {user} LOGIN {limit}"),
-            format!("GRANT ALL ON SCHEMA public TO {user}"),
-            format!("GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}"),
-        ]
-    } else {
-        vec![
-            format!("CREATE USER {user}@'127.0.0.1' IDENTIFIED BY 'pw' {limit}"),
-            format!("GRANT ALL ON {name}.* TO {user}@'127.0.0.1'"),
-        ]
-    };
-    drop(db.rowlock().await);
-    for statement in statements {
-        db.execute(&statement).await;
-    }
-    user
-}
-
 /// The limit of a user's own.
 async fn of_a_user(engine: Engine, limit: &str, says: &str) {
     let db = Db::new(engine).await;
-    let user = user(&db, limit).await;
+    let user = User::new(&db, limit).await;
     a_transaction_is_told_to_make_room(&db, &user, says).await;
-    let drop = match engine {
-        Engine::Postgres => format!("DROP OWNED BY {user}; DROP ROLE {user}"),
-        _ => format!("DROP USER {user}@'127.0.0.1'"),
-    };
-    eventually("its sessions are gone", async || {
-        sessions(&db, &user).await.is_empty()
-    })
-    .await;
-    db.execute(&drop).await;
+    user.remove(&db).await;
     db.remove().await;
 }
 
@@ -178,7 +133,7 @@ async fn servers_of_mariadb_and_mysql_that_are_full() {
     for engine in [Engine::MariaDb, Engine::MySql] {
         let server = Own::start(engine.name(), &[]);
         let db = Db::on(engine, &server.url).await;
-        let user = user(&db, "").await;
+        let user = User::new(&db, "").await;
         // Error 1203: the limit of every user. (MariaDB takes it at start only.)
         if engine == Engine::MySql {
             db.execute("SET GLOBAL max_user_connections = 8").await;
@@ -203,7 +158,7 @@ async fn who_comes_to_a_full_postgres_is_told_to_make_room() {
         servers(command, server.dir.path(), &[], Commits::NotDurable);
     }
     let db = Db::on(Engine::Postgres, &server.url).await;
-    let user = user(&db, "").await;
+    let user = User::new(&db, "").await;
     a_transaction_is_told_to_make_room(&db, &user, "connection slots").await;
     db.remove().await;
 }

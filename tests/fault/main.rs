@@ -21,9 +21,11 @@
 //! - [`cut`]: connections that are cut after the request.
 //! - [`silence`]: a network that is slow, or silent.
 //! - [`silent_server`]: a server that accepts connections and never answers.
+//! - [`connections`]: how many a client has under load, when it is idle, and beside a list that hangs.
 //! - [`starved`]: a pooler that has no connection left for rowlock.
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
+mod connections;
 mod cut;
 mod dead_holder;
 mod full_disk;
@@ -121,6 +123,13 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         trial("quiet_after_a_loss", engine, silence::quiet),
         trial("late_step", engine, late_steps::begun),
         trial("late_token", engine, late_token::run),
+        trial("connections_idle", engine, connections::idle),
+        trial("connections_under_load", engine, connections::under_load),
+        trial(
+            "connections_beside_a_list",
+            engine,
+            connections::beside_a_list,
+        ),
         trial("starved", engine, starved::starved),
         trial("starved_while_a_lease_lingers", engine, starved::lingering),
         trial("silence", engine, silence::silence),

@@ -36,6 +36,7 @@ mod closures;
 mod handlers;
 mod helpers;
 mod locks;
+mod testing;
 
 /// A database with the tables of a shop.
 async fn db(engine: rowlock::Engine) -> rowlock_test::Db {

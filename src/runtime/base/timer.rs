@@ -17,6 +17,14 @@ pub(crate) async fn sleep_until(at: Moment) {
     }
 }
 
+/// Sleeps until `at`; for ever when there is no such moment.
+pub(crate) async fn sleep_until_some(at: Option<Moment>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,8 +12,8 @@ use super::alone::alone;
 use super::head::{JobHead, Manner, Progress};
 use super::job::{Job, Reply};
 use super::lanes::{LaneHandle, Message, Report};
-use super::link::Way;
 use super::slow::{Order, SlowOp};
+use super::way::Way;
 use crate::model::{Error, Moment, Name, Subject, Unfinished};
 use crate::runtime::base::backoff;
 use crate::runtime::base::tasks::{TaskKind, Tasks};
@@ -165,6 +165,12 @@ impl Lanes {
         // It waits for callers who are about to hand an acquire to a lane.
         let mut closing = self.closing.write().unwrap_or_else(PoisonError::into_inner);
         *closing.get_or_insert_with(|| self.tasks.mark())
+    }
+
+    /// What the answers of the database pass through.
+    #[cfg(feature = "testing")]
+    pub(crate) fn gate(&self) -> &super::gate::Gate {
+        &self.way.gate
     }
 
     /// Why the last connection could not be made; `None` when it was made, or when no server answered.

@@ -1,24 +1,26 @@
 //! A connection with a bound on every call. A connection on which a call was cut off is dropped and made anew.
 
-use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use tokio::select;
+use tokio::sync::{MutexGuard, Notify};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::job::Batch;
-use crate::model::FaultKind;
+use super::way::{Dialer, Way, dial_each};
+use crate::model::Moment;
 use crate::runtime::base::meter;
 use crate::runtime::base::meter::Since;
+use crate::runtime::base::timer::sleep_until;
 use crate::store::driver::connect::{Connection, Connector};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::Listener;
 
-/// A connection of our own, outside every pool.
+/// A connection of our own, outside every pool. Several links may share one: then their calls take turns.
 ///
 /// sqlx has no time-outs and its sockets have no keep-alive: a half-open connection hangs for ever. So every await
 /// here has a bound, and a connection on which a call was cut off is dropped and never used again.
@@ -27,84 +29,67 @@ pub(crate) struct Link {
     dialer: Arc<dyn Dialer>,
     operation_timeout: Duration,
     way: Arc<Way>,
-    connection: Option<Box<dyn Connection>>,
-    /// The number of the connection: every connection of this process has its own.
-    number: u64,
+    slot: Arc<Slot>,
+    /// It does not wait for long while another link has the connection; see [`Slot::urgent`].
+    is_urgent: bool,
+    keeps: bool,
 }
 
 /// How long the end of a connection may take.
 const CLOSING: Duration = Duration::from_secs(1);
 
+/// A connection that nobody has used for this long is closed, if nobody [keeps](Link::keep) it.
+const IDLE: Duration = Duration::from_mins(1);
+
 /// How many connections this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// A [`Connector`] of any engine.
-#[async_trait]
-trait Dialer: fmt::Debug + Send + Sync {
-    fn servers(&self) -> usize;
-
-    async fn connect(
-        &self,
-        server: usize,
-        operation_timeout: Duration,
-    ) -> Result<Box<dyn Connection>, Fault>;
-
-    async fn listen(
-        &self,
-        server: usize,
-        session: Uuid,
-    ) -> Result<Option<Box<dyn Listener>>, Fault>;
-}
-
-#[async_trait]
-impl<C: Connector> Dialer for C {
-    fn servers(&self) -> usize {
-        Connector::servers(self)
-    }
-
-    async fn connect(
-        &self,
-        server: usize,
-        operation_timeout: Duration,
-    ) -> Result<Box<dyn Connection>, Fault> {
-        Ok(Box::new(
-            Connector::connect(self, server, operation_timeout).await?,
-        ))
-    }
-
-    async fn listen(
-        &self,
-        server: usize,
-        session: Uuid,
-    ) -> Result<Option<Box<dyn Listener>>, Fault> {
-        Connector::listen(self, server, session).await
-    }
-}
-
-/// How to reach the servers: shared by all links of a client.
+/// Where one connection is, or will be.
 #[derive(Debug, Default)]
-pub(crate) struct Way {
-    /// The server to try next.
-    turn: AtomicUsize,
-    /// Why the last attempt to connect was refused, if it was.
-    refusal: Mutex<Option<Fault>>,
+struct Slot {
+    /// Locked during a call, and while the connection is made.
+    connection: tokio::sync::Mutex<Option<Made>>,
+    /// The number of the connection, or of the last one.
+    number: AtomicU64,
+    /// How many links [keep](Link::keep) it.
+    keepers: AtomicUsize,
+    /// Cuts off the call of a link that is not urgent.
+    cut: Notify,
 }
 
-impl Way {
-    /// Why the last connection could not be made. (Silence is no refusal, nor is a server that is full or still
-    /// starting.)
-    pub(crate) fn refusal(&self) -> Option<Fault> {
-        self.locked().clone()
+#[derive(Debug)]
+struct Made {
+    connection: Box<dyn Connection>,
+    /// The largest outcome that its server accepts, in bytes.
+    largest: usize,
+    used: Moment,
+}
+
+impl Slot {
+    /// The connection, for an urgent link: renewals must not wait while a look, or a login of another link, gets no
+    /// answer. After each `patience` the call that has the connection is cut off.
+    async fn urgent(&self, patience: Duration) -> MutexGuard<'_, Option<Made>> {
+        let mut lock = std::pin::pin!(self.connection.lock());
+        loop {
+            match timeout(patience, &mut lock).await {
+                Ok(locked) => return locked,
+                Err(_) => self.cut.notify_waiters(),
+            }
+        }
     }
 
-    fn dialed<T>(&self, made: &Result<T, Fault>) {
-        let is_refusal = |fault: &&Fault| !fault.is_silence() && !fault.is_no_room();
-        let refusal = made.as_ref().err().filter(is_refusal);
-        *self.locked() = refusal.cloned();
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<Fault>> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Ends early when an urgent link needs the connection.
+    async fn unless_cut<T>(
+        &self,
+        is_urgent: bool,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let cut = self.cut.notified();
+        select! {
+            biased;
+            done = work => done,
+            () = cut, if !is_urgent => Err(Fault::timed_out()),
+        }
     }
 }
 
@@ -118,19 +103,37 @@ impl Link {
             dialer: Arc::new(connector),
             operation_timeout,
             way: Arc::clone(way),
-            connection: None,
-            number: 0,
+            slot: Arc::default(),
+            is_urgent: false,
+            keeps: false,
         }
     }
 
     /// Another link to the same servers.
     pub(crate) fn another(&self) -> Self {
         Self {
+            slot: Arc::default(),
+            ..self.beside()
+        }
+    }
+
+    /// Another link that shares the connection.
+    pub(crate) fn beside(&self) -> Self {
+        Self {
             dialer: Arc::clone(&self.dialer),
             operation_timeout: self.operation_timeout,
             way: Arc::clone(&self.way),
-            connection: None,
-            number: 0,
+            slot: Arc::clone(&self.slot),
+            is_urgent: false,
+            keeps: false,
+        }
+    }
+
+    /// The same link, which others that share its connection must not keep waiting.
+    pub(crate) fn urgent(self) -> Self {
+        Self {
+            is_urgent: true,
+            ..self
         }
     }
 
@@ -138,32 +141,110 @@ impl Link {
         self.operation_timeout
     }
 
+    /// Whether there is a connection. (While another link uses it, or makes it, there is one.)
     pub(crate) fn is_connected(&self) -> bool {
-        self.connection.is_some()
+        let connection = self.slot.connection.try_lock();
+        connection.map_or(true, |made| made.is_some())
     }
 
-    /// One attempt to connect, bounded by the operation timeout. Tries each server in turn until one is a primary.
-    /// Dropping the future drops the half-made connection.
-    pub(crate) fn dial(
-        &self,
-    ) -> impl Future<Output = Result<Box<dyn Connection>, Fault>> + 'static {
-        let (dialer, operation_timeout) = (Arc::clone(&self.dialer), self.operation_timeout);
-        let way = Arc::clone(&self.way);
-        async move {
-            let made = timeout(
-                operation_timeout,
-                dial_each(&*dialer, operation_timeout, &way.turn),
-            )
-            .await;
-            let made = made.unwrap_or_else(|_| Err(Fault::timed_out()));
-            way.dialed(&made);
-            made
+    /// Whether the connection stays when nobody uses it.
+    pub(crate) fn keep(&mut self, keeps: bool) {
+        if keeps && !self.keeps {
+            self.slot.keepers.fetch_add(1, Ordering::Relaxed);
+        } else if self.keeps && !keeps {
+            self.slot.keepers.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.keeps = keeps;
+    }
+
+    /// When [`Self::close_idle`] has to close the connection; `None`: there is none, or somebody keeps it.
+    pub(crate) fn idle_at(&self) -> Option<Moment> {
+        if self.slot.keepers.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        match self.slot.connection.try_lock() {
+            Ok(made) => Some(made.as_ref()?.used + IDLE),
+            // In use.
+            Err(_) => Some(Moment::now() + IDLE),
         }
     }
 
+    /// Closes the connection when nobody has used it for long, and nobody keeps it.
+    pub(crate) async fn close_idle(&mut self) {
+        if self.idle_at().is_some_and(Moment::has_passed) {
+            self.hang_up().await;
+        }
+    }
+
+    /// Waits for `news`. Closes the connection when it is idle for long.
+    pub(crate) async fn rest(&mut self, news: impl Future<Output = ()>) {
+        let mut news = std::pin::pin!(news);
+        while let Some(at) = self.idle_at() {
+            select! {
+                () = &mut news => return,
+                () = sleep_until(at) => self.close_idle().await,
+            }
+        }
+        news.await;
+    }
+
+    /// One attempt to connect, bounded by the operation timeout, unless there is a connection. Tries each server in
+    /// turn until one is a primary. Returns the largest outcome that the server accepts. (It can be asked while other
+    /// statements fail. It is part of the attempt, so that a job whose time is over does not wait for a server that
+    /// accepts connections and stays silent.) Dropping the future drops the half-made connection.
+    pub(crate) fn dial(&self) -> impl Future<Output = Result<usize, Fault>> + 'static {
+        self.beside().reach(Duration::MAX)
+    }
+
+    async fn reach(self, patience: Duration) -> Result<usize, Fault> {
+        let slot = &*self.slot;
+        let mut place = if self.is_urgent {
+            slot.urgent(patience).await
+        } else {
+            slot.connection.lock().await
+        };
+        if let Some(made) = &*place {
+            return Ok(made.largest);
+        }
+        let made = slot.unless_cut(self.is_urgent, self.make()).await?;
+        let largest = made.largest;
+        *place = Some(made);
+        Ok(largest)
+    }
+
+    async fn make(&self) -> Result<Made, Fault> {
+        let dialed = timeout(
+            self.operation_timeout,
+            self.way.call(dial_each(
+                &*self.dialer,
+                self.operation_timeout,
+                &self.way.turn,
+            )),
+        )
+        .await;
+        let dialed = dialed.unwrap_or_else(|_| Err(Fault::timed_out()));
+        self.way.dialed(&dialed);
+        let mut connection = dialed?;
+        let asked = timeout(self.operation_timeout, connection.largest_outcome()).await;
+        let largest = asked.unwrap_or_else(|_| Err(Fault::timed_out()))?;
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        self.slot.number.store(number, Ordering::Relaxed);
+        Ok(Made {
+            connection,
+            largest,
+            used: Moment::now(),
+        })
+    }
+
+    #[cfg(test)]
     pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
-        self.connection = Some(connection);
-        self.number = MADE.fetch_add(1, Ordering::Relaxed);
+        let largest = usize::MAX;
+        let mut place = self.slot.connection.try_lock().unwrap();
+        *place = Some(Made {
+            connection,
+            largest,
+            used: Moment::now(),
+        });
     }
 
     /// A connection to the server that was found last, which hears the news of a session. `None`: this engine sends no
@@ -174,30 +255,35 @@ impl Link {
         made.unwrap_or_else(|_| Err(Fault::timed_out()))
     }
 
-    /// The number of the connection, or of the last one.
+    /// The number of the connection, or of the last one: every connection of this process has its own.
     pub(crate) fn number(&self) -> u64 {
-        self.number
+        self.slot.number.load(Ordering::Relaxed)
     }
 
-    /// Drops the connection.
-    pub(crate) fn hang_up(&mut self) {
-        self.connection = None;
+    /// Ends the connection in good order. The next call makes another one.
+    pub(crate) async fn hang_up(&mut self) {
+        let mut place = self.slot.connection.lock().await;
+        if let Some(made) = place.take() {
+            let _ = timeout(CLOSING, made.connection.close()).await;
+        }
     }
 
-    /// Ends the connection in good order, before its thread or its process ends.
+    /// Ends the connection in good order, before its thread or its process ends, unless another link shares it.
     pub(crate) async fn close(mut self) {
-        if let Some(connection) = self.connection.take() {
-            let _ = timeout(CLOSING, connection.close()).await;
+        if Arc::strong_count(&self.slot) == 1 {
+            self.hang_up().await;
         }
     }
 
     /// Connects, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
-        if self.connection.is_none() {
-            let connection = self.dial().await?;
-            self.put(connection);
-        }
-        Ok(())
+        self.dial().await.map(drop)
+    }
+
+    /// [`Self::connect`] of an urgent link, which waits this long for another link that has the connection.
+    pub(crate) async fn connect_soon(&mut self, patience: Duration) -> Result<(), Fault> {
+        let urgent = self.beside().urgent();
+        urgent.reach(patience).await.map(drop)
     }
 
     /// Runs one verb, bounded by `bound`; `what` is its name in the metrics. Drops the connection after a failure that
@@ -244,101 +330,36 @@ impl Link {
         bound: Duration,
         work: impl AsyncFnOnce(&mut dyn Connection) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let Some(mut connection) = self.connection.take() else {
-            return Err(Fault::timed_out());
+        let (slot, is_urgent) = (&*self.slot, self.is_urgent);
+        let lent = async {
+            let mut place = if is_urgent {
+                slot.urgent(bound / 2).await
+            } else {
+                slot.connection.lock().await
+            };
+            // It is put back when the work has come to an end.
+            let mut made = match place.take() {
+                Some(made) => made,
+                // Another link was cut off.
+                None => slot.unless_cut(is_urgent, self.make()).await?,
+            };
+            let working = self.way.call(work(&mut *made.connection));
+            let result = slot.unless_cut(is_urgent, working).await;
+            made.used = Moment::now();
+            if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
+                *place = Some(made);
+            }
+            result
         };
-        let result = timeout(bound, work(&mut *connection)).await;
-        let result = result.unwrap_or_else(|_| Err(Fault::timed_out()));
-        if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
-            self.connection = Some(connection);
-        }
-        result
-    }
-}
-
-/// Gives each server an equal share of the operation timeout, so that a silent one does not keep us from the next.
-async fn dial_each(
-    dialer: &dyn Dialer,
-    operation_timeout: Duration,
-    turn: &AtomicUsize,
-) -> Result<Box<dyn Connection>, Fault> {
-    let count = dialer.servers();
-    let share = operation_timeout / u32::try_from(count).unwrap_or(u32::MAX).max(1);
-    let first = turn.load(Ordering::Relaxed);
-    let mut faults = Vec::new();
-    for server in (0..count).map(|step| (first + step) % count) {
-        // A dial that is cut off here continues with the next server.
-        turn.store((server + 1) % count, Ordering::Relaxed);
-        let made = timeout(share, dialer.connect(server, operation_timeout)).await;
-        match made.unwrap_or_else(|_| Err(Fault::timed_out())) {
-            Err(fault) if matches!(fault.kind, FaultKind::Disconnected | FaultKind::ReadOnly) => {
-                faults.push((server, fault));
-            }
-            // Another server would not help against a refused login or a missing database.
-            made => {
-                turn.store(server, Ordering::Relaxed);
-                return made;
-            }
-        }
-    }
-    Err(none_of(faults))
-}
-
-/// The error to return when no server is the primary.
-fn none_of(mut faults: Vec<(usize, Fault)>) -> Fault {
-    if faults.len() == 1
-        && let Some((_, fault)) = faults.pop()
-    {
-        return fault;
-    }
-    if faults.iter().all(|(_, fault)| fault.is_silence()) {
-        return Fault::timed_out();
-    }
-    faults.sort_by_key(|(server, _)| *server);
-    let is_read_only = |(_, fault): &(usize, Fault)| fault.kind == FaultKind::ReadOnly;
-    let kind = if faults.iter().any(is_read_only) {
-        FaultKind::ReadOnly
-    } else {
-        FaultKind::Disconnected
-    };
-    let said: Vec<String> = faults
-        .iter()
-        .map(|(server, fault)| format!("server {}: {fault}", server + 1))
-        .collect();
-    Fault::said(kind, said.join("; "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_that_takes_no_writes_is_told_rather_than_one_that_is_out_of_reach() {
-        let read_only = || Fault::said(FaultKind::ReadOnly, "a standby");
-        let kind = |faults: Vec<Fault>| none_of(faults.into_iter().enumerate().collect()).kind;
-        assert_eq!(kind(vec![read_only()]), FaultKind::ReadOnly);
-        let mixed = vec![Fault::timed_out(), read_only()];
-        assert_eq!(kind(mixed), FaultKind::ReadOnly);
-        let silent = vec![Fault::timed_out(), Fault::timed_out()];
-        assert_eq!(kind(silent), FaultKind::Disconnected);
-    }
-
-    #[test]
-    fn what_the_last_dial_was_refused_for_is_told_and_silence_is_no_refusal() {
-        let way = Way::default();
-        let refused = || Fault::said(FaultKind::Disconnected, "connection refused");
-        way.dialed::<()>(&Err(refused()));
-        assert!(way.refusal().is_some());
-        let silent = vec![(0, Fault::timed_out()), (1, Fault::timed_out())];
-        way.dialed::<()>(&Err(none_of(silent)));
-        assert!(way.refusal().is_none());
-        way.dialed::<()>(&Err(none_of(vec![(0, refused()), (1, Fault::timed_out())])));
-        assert!(way.refusal().is_some());
-        way.dialed(&Ok(()));
-        assert!(way.refusal().is_none());
+        let lent = timeout(bound, lent).await;
+        lent.unwrap_or_else(|_| Err(Fault::timed_out()))
     }
 }
 
 #[cfg(all(test, feature = "postgres"))]
 #[path = "link_tests.rs"]
 mod servers;
+
+#[cfg(all(test, feature = "postgres", feature = "sqlite"))]
+#[path = "shared_link_tests.rs"]
+mod shared;

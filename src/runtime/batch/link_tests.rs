@@ -4,6 +4,7 @@ use tokio::net::TcpListener;
 use tokio::select;
 
 use super::*;
+use crate::model::FaultKind;
 use crate::store::postgres::Postgres;
 
 const PATIENCE: Duration = Duration::from_mins(1);

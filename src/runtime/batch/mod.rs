@@ -1,10 +1,14 @@
 //! Group commit: jobs, and the lanes that send them in batches.
 
 pub(crate) mod alone;
+#[cfg(feature = "testing")]
+pub(crate) mod gate;
 pub(crate) mod handle;
 pub(crate) mod head;
 pub(crate) mod job;
 pub(crate) mod lanes;
 pub(crate) mod link;
 pub(crate) mod slow;
+pub(crate) mod spare;
 pub(crate) mod verb_batch;
+pub(crate) mod way;

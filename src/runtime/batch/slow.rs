@@ -4,6 +4,7 @@
 //! lane they would delay other jobs; on the connection for looks they would delay open transactions. Each slow
 //! operation also has a thread while it runs, because a list of many rows is work for this process too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
@@ -12,11 +13,12 @@ use tokio::task::JoinSet;
 
 use super::job::Job;
 use super::lanes::{Lane, Message};
+use super::spare::Spare;
 use crate::model::Moment;
 use crate::runtime::base::tasks::Member;
 use crate::runtime::base::threads::own_runtime;
 
-/// How many slow operations run at a time, each with a connection. The others wait for their turn.
+/// How many slow operations run at a time, each with a [spare](Spare) connection. The others wait for their turn.
 const MOST: usize = 4;
 
 /// A job that may take long.
@@ -39,6 +41,7 @@ pub(crate) enum Order {
 /// ended. A slow operation's time counts from the start of its turn.
 pub(crate) async fn run(
     mut queue: mpsc::UnboundedReceiver<Order>,
+    spare: Arc<Spare>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
     operation_timeout: Duration,
 ) {
@@ -61,13 +64,14 @@ pub(crate) async fn run(
             while queue.try_recv().is_ok() {}
             continue;
         };
+        let room = spare.take().await;
         job.head_mut().progress.give_up = Moment::now() + operation_timeout;
         let (sender, alone) = mpsc::unbounded_channel();
         // This function owns the receiver, so the send succeeds.
         let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
         running.spawn_blocking(move || {
-            let _ends = (member, turn);
+            let _ends = (member, turn, room);
             match own_runtime() {
                 Ok(runtime) => runtime.block_on(lane.work()),
                 // Dropping the slow operation tells its caller that it will not run.

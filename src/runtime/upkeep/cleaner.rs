@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::link::Link;
+use crate::runtime::batch::spare::{Spare, SpareLink};
 use crate::store::verbs::Store;
 use crate::store::verbs::clean::CleanedRows;
 use crate::store::verbs::fault::Fault;
@@ -99,7 +100,14 @@ pub(crate) struct CleanPlan {
 }
 
 /// Cleans, and keeps the functions of this release.
-pub(crate) async fn run(mut link: Link, shared: &CleanerState, plan: CleanPlan, target: &str) {
+pub(crate) async fn run(
+    link: Link,
+    spare: &Spare,
+    shared: &CleanerState,
+    plan: CleanPlan,
+    target: &str,
+) {
+    let mut link = SpareLink::new(link, spare);
     // Processes that start together must not clean together.
     let first = |every: Duration| Moment::now() + every.mul_f64(fastrand::f64());
     let next = |every: Duration| Moment::now() + every.mul_f64(0.75 + fastrand::f64() / 2.0);
@@ -133,19 +141,19 @@ pub(crate) async fn run(mut link: Link, shared: &CleanerState, plan: CleanPlan, 
         if let Err(fault) = done {
             tracing::warn!(%target, error = %fault, "cannot remove expired rows, will try again");
         }
-        link.hang_up();
+        link.give_back().await;
         if is_note {
             note_at = Some(next(NOTE_EVERY));
         } else {
             clean_at = plan.every.map(next);
         }
     }
-    link.close().await;
+    link.give_back().await;
 }
 
 /// A client that was cut off for a day may find that others have dropped its functions.
-async fn keep_functions(link: &mut Link, makes: bool, target: &str) -> Result<(), Fault> {
-    link.connect().await?;
+async fn keep_functions(link: &mut SpareLink<'_>, makes: bool, target: &str) -> Result<(), Fault> {
+    let link = link.connected().await?;
     let keep = async |conn: &mut dyn Store| conn.keep_functions(makes).await;
     let missing = link.run("clean", link.operation_timeout(), keep).await?;
     if !missing.is_empty() && !makes {
@@ -155,7 +163,11 @@ async fn keep_functions(link: &mut Link, makes: bool, target: &str) -> Result<()
     Ok(())
 }
 
-async fn round(link: &mut Link, shared: &CleanerState, after: &mut Vec<u8>) -> Result<(), Fault> {
+async fn round(
+    link: &mut SpareLink<'_>,
+    shared: &CleanerState,
+    after: &mut Vec<u8>,
+) -> Result<(), Fault> {
     while shared.wanted.load(Ordering::Acquire) {
         let cleaned = batch(link, shared, async |conn| conn.clean(BATCH).await).await?;
         if !cleaned.is_some_and(|cleaned| cleaned.is_full(BATCH)) {
@@ -182,17 +194,17 @@ async fn round(link: &mut Link, shared: &CleanerState, after: &mut Vec<u8>) -> R
 
 /// Runs one batch, then rests. `None`: the client is closed.
 async fn batch<T>(
-    link: &mut Link,
+    spare: &mut SpareLink<'_>,
     shared: &CleanerState,
     work: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
     if shared.closed.load(Ordering::Acquire) {
         return Ok(None);
     }
-    link.connect().await?;
+    let link = spare.connected().await?;
     let began = Moment::now();
     let done = link.run("clean", link.operation_timeout(), work).await?;
-    sleep_until(Moment::now() + began.elapsed() * REST).await;
+    spare.rest(Moment::now() + began.elapsed() * REST).await;
     Ok(Some(done))
 }
 
@@ -219,7 +231,10 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    async fn new(dir: &tempfile::TempDir) -> (Link, sqlx::SqliteConnection, CleanerState) {
+    async fn new<'a>(
+        dir: &tempfile::TempDir,
+        spare: &'a Spare,
+    ) -> (SpareLink<'a>, sqlx::SqliteConnection, CleanerState) {
         let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
         let sqlite = Sqlite::from_url(&url).unwrap();
         let mut conn = sqlite.open(PATIENCE).await.unwrap();
@@ -228,13 +243,15 @@ mod tests {
             .unwrap();
         let shared = CleanerState::default();
         shared.wanted.store(true, Ordering::Release);
-        (Link::new(sqlite, PATIENCE, &Arc::default()), conn, shared)
+        let link = Link::new(sqlite, PATIENCE, &Arc::default());
+        (SpareLink::new(link, spare), conn, shared)
     }
 
     #[tokio::test]
     async fn a_round_goes_on_until_no_token_is_due() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut link, mut conn, shared) = new(&dir).await;
+        let spare = Spare::new(1);
+        let (mut link, mut conn, shared) = new(&dir, &spare).await;
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         for n in 0..=2 * BATCH {
             let params = TokenParams {
@@ -252,7 +269,8 @@ mod tests {
     #[tokio::test]
     async fn a_round_looks_at_some_lock_rows_and_the_next_one_goes_on_there() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut link, mut conn, shared) = new(&dir).await;
+        let spare = Spare::new(1);
+        let (mut link, mut conn, shared) = new(&dir, &spare).await;
         let mut tx = conn.begin_with(BEGIN_TO_WRITE).await.unwrap();
         for n in 1..=LOOKS * BATCH + 1 {
             let name = Name::new(&format!("n{n:05}")).unwrap();

@@ -58,6 +58,7 @@ pub(crate) async fn core(dir: &tempfile::TempDir) -> Arc<Core> {
             quarantine: None,
         },
         clean_every: None,
+        max_connections: 4,
         clock_error: ClockError::new(Duration::ZERO),
         session_ttl: Duration::from_secs(30),
     };

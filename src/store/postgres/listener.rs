@@ -4,8 +4,12 @@
 //! (`functions/pass.sql`). Nothing is sent for a name without waiters: NOTIFY takes a lock of the whole database at
 //! commit (manual, NOTIFY).
 
+use std::time::Duration;
+
 use async_trait::async_trait;
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::model::Name;
@@ -17,8 +21,14 @@ pub(super) fn channel(session: Uuid) -> String {
     format!("rowlock_{}", session.simple())
 }
 
+/// How long the end of the connection may take.
+const CLOSING: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
-struct Channel(PgListener);
+struct Channel {
+    listener: PgListener,
+    pool: PgPool,
+}
 
 /// Listens to the channel of a session. sqlx listens over pools only, so this makes a pool of one connection.
 pub(super) async fn listen(
@@ -36,19 +46,24 @@ pub(super) async fn listen(
     listener.ignore_pool_close_event(true);
     listener.eager_reconnect(false);
     listener.listen(&channel(session)).await?;
-    Ok(Box::new(Channel(listener)))
+    Ok(Box::new(Channel { listener, pool }))
 }
 
 #[async_trait]
 impl Listener for Channel {
     async fn next(&mut self) -> Result<News, Fault> {
-        match self.0.try_recv().await? {
+        match self.listener.try_recv().await? {
             Some(heard) => Ok(news(heard.payload())),
             None => Err(Fault::said(
                 crate::model::FaultKind::Disconnected,
                 "the connection that listens was lost",
             )),
         }
+    }
+
+    async fn close(self: Box<Self>) {
+        drop(self.listener);
+        let _ = timeout(CLOSING, self.pool.close()).await;
     }
 }
 

@@ -268,6 +268,9 @@ impl EndedGrant {
 pub(crate) trait Listener: fmt::Debug + Send {
     /// Waits for the next news. An error: the connection is lost, with the news in between.
     async fn next(&mut self) -> Result<News, Fault>;
+
+    /// Ends the connection in good order.
+    async fn close(self: Box<Self>);
 }
 
 /// What a [`Listener`] hears.

@@ -39,17 +39,14 @@ mod tests;
 mod trouble;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::select;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
 
 use super::job::{Job, SharedBatch};
 use super::link::Link;
 use crate::model::{FaultKind, Moment, Unfinished};
-use crate::runtime::base::timer::sleep_until;
-use crate::store::driver::connect::Connection;
+use crate::runtime::base::timer::{sleep_until, sleep_until_some};
 use crate::store::driver::request::RequestLimit;
 use crate::store::verbs::fault::Fault;
 use pending::Pending;
@@ -222,15 +219,16 @@ impl Lane {
             }
             self.post.deliver();
             let wakes_at = self.pending.wakes_at().into_iter();
-            match wakes_at.chain(self.reports_at()).min() {
-                None => match self.queue.recv().await {
-                    Some(message) => self.arrive(message),
-                    None => return false,
+            let due = wakes_at.chain(self.reports_at()).min();
+            let idle_at = self.link.idle_at();
+            select! {
+                message = self.queue.recv() => match (message, due) {
+                    (Some(message), _) => self.arrive(message),
+                    (None, Some(due)) => sleep_until(due).await,
+                    (None, None) => return false,
                 },
-                Some(at) => select! {
-                    Some(message) = self.queue.recv() => self.arrive(message),
-                    () = sleep_until(at) => {}
-                },
+                () = sleep_until_some(due) => {}
+                () = sleep_until_some(idle_at) => self.link.close_idle().await,
             }
         }
     }
@@ -272,12 +270,13 @@ impl Lane {
 
     /// Connects, as often as needed, while operations wait for it. False: the time of all of them was over first.
     async fn connect(&mut self) -> bool {
-        if !self.link.is_connected() {
-            self.post.deliver();
+        if self.link.is_connected() {
+            return true;
         }
+        self.post.deliver();
         // One attempt goes on while operations give up: under load some operation always gives up.
         let mut dialing = None;
-        while !self.link.is_connected() {
+        loop {
             let Some(give_up) = self.expire() else {
                 return false;
             };
@@ -291,19 +290,16 @@ impl Lane {
                 sleep_until(dial_at.min(give_up)).await;
                 continue;
             }
-            let attempt = dialing.get_or_insert_with(|| {
-                let timeout = self.link.operation_timeout();
-                Box::pin(meet(self.link.dial(), timeout))
-            });
+            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial()));
             let made = select! {
                 made = attempt => made,
                 () = sleep_until(give_up) => continue,
             };
             dialing = None;
             match made {
-                Ok((session, largest)) => {
-                    self.link.put(session);
+                Ok(largest) => {
                     self.largest = largest;
+                    return true;
                 }
                 Err(fault) => {
                     tracing::warn!(target = %self.target, error = %fault, "cannot connect, will try again");
@@ -314,7 +310,6 @@ impl Lane {
                 }
             }
         }
-        true
     }
 
     fn strike(&mut self, fault: Fault) {
@@ -349,17 +344,4 @@ impl Lane {
             self.pending.push_front(job.again());
         }
     }
-}
-
-/// Makes a connection and asks how large an outcome its server accepts. (This can succeed while statements fail, so it
-/// does not end the trouble.) Both are one attempt, so that a job whose time is over does not wait for a server that
-/// accepts connections and stays silent.
-async fn meet(
-    dial: impl Future<Output = Result<Box<dyn Connection>, Fault>>,
-    operation_timeout: Duration,
-) -> Result<(Box<dyn Connection>, usize), Fault> {
-    let mut session = dial.await?;
-    let largest = timeout(operation_timeout, session.largest_outcome()).await;
-    let largest = largest.unwrap_or_else(|_| Err(Fault::timed_out()))?;
-    Ok((session, largest))
 }

@@ -1,5 +1,4 @@
-//! Looks at all grants of a session, over a connection of its own: a session may have many, and no renewal waits for
-//! the look.
+//! Looks at all grants of a session, page by page: a session may have many, and a renewal waits for one page at most.
 
 use super::{MAX_PAUSE, RenewShared};
 use crate::model::Moment;
@@ -23,8 +22,7 @@ pub(super) async fn look(mut link: Link, shared: &RenewShared, target: &str) {
             state.look.take()
         };
         let Some((session, renewal)) = wanted else {
-            link.hang_up();
-            shared.look.notified().await;
+            link.rest(shared.look.notified()).await;
             continue;
         };
         if let Err(fault) = look_at(&mut link, &session, renewal).await {

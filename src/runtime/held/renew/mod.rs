@@ -2,7 +2,7 @@
 //!
 //! # Overview
 //!
-//! The renewals have a thread with a runtime and connections of their own. Two tasks share the [schedule]. One
+//! The renewals have a thread with a runtime of their own. Two tasks share the [schedule]. One
 //! *announces* warnings and losses by the local clock and never waits for the database. One *renews* due leases, in
 //! chunks of at most 256, the earliest deadline first. A wake-up costs the leases that are due, not those that are
 //! held. A third task [looks](look) at the grants of the session now and then.
@@ -99,11 +99,11 @@ pub(crate) struct Work(Arc<RenewShared>);
 
 impl Work {
     /// Renews, announces and looks, until the renewals are closed.
-    pub(crate) async fn run(self, link: Link, target: &str) {
-        let (here, looks) = (&*self.0, link.another());
+    pub(crate) async fn run(self, link: Link, looks: Link, target: &str) {
+        let here = &*self.0;
         tokio::join!(
             announce(here, target),
-            renew(link, here, target),
+            renew(link.urgent(), here, target),
             look::look(looks, here, target),
         );
     }
@@ -214,6 +214,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
             }
             (state.schedule.next(Moment::now()), state.schedule.bound())
         };
+        link.keep(next.is_some());
         if next.is_none_or(|at| !at.has_passed()) {
             // Connect before the first renewal needs it.
             if next.is_some() {
@@ -228,7 +229,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
                     }
                 }
             }
-            pause(next, &shared.renew).await;
+            link.rest(pause(next, &shared.renew)).await;
             continue;
         }
         let failed = match login(&mut link, bound, &mut slow).await {
@@ -261,7 +262,8 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
 /// suits the statements would cut off every login of a slow network, until the leases are lost. So after each attempt
 /// that was too slow, the next one may take twice as long.
 async fn login(link: &mut Link, bound: Duration, slow: &mut u32) -> Result<(), Fault> {
-    let made = timeout(bound.max(MIN_LOGIN) * (1 << *slow), link.connect()).await;
+    let bound = bound.max(MIN_LOGIN);
+    let made = timeout(bound * (1 << *slow), link.connect_soon(bound / 2)).await;
     match made {
         Ok(Ok(())) => *slow = 0,
         Ok(Err(_)) => {}

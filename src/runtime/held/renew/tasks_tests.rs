@@ -27,7 +27,10 @@ impl House {
             dir,
             shared: Arc::default(),
         };
-        crate::client::Rowlock::connect(&house.url()).await.unwrap();
+        let client = crate::client::Rowlock::connect(&house.url()).await.unwrap();
+        // A client that was dropped closes the file some time later.
+        let left = client.shutdown(LONG).await;
+        assert!(left.is_empty(), "{left:?}");
         house
     }
 

@@ -22,7 +22,10 @@ fn started(link: Link) -> Renewals {
     let (renewals, work) = Renewals::new(Sqlite::RENEWALS);
     let run = move || {
         let runtime = crate::runtime::base::threads::own_runtime().unwrap();
-        runtime.block_on(work.run(link, "here"));
+        runtime.block_on({
+            let looks = link.another();
+            work.run(link, looks, "here")
+        });
     };
     std::thread::spawn(run);
     renewals

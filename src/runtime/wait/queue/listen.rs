@@ -14,6 +14,7 @@ use super::watch::LONGEST;
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::link::Link;
+use crate::runtime::batch::spare::Spare;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{Listener, News};
 use uuid::Uuid;
@@ -24,7 +25,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// With no waiter for this long, the connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
 
-pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
+pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &str) {
     let mut pause = PAUSES.0;
     loop {
         let wanted = {
@@ -42,12 +43,25 @@ pub(crate) async fn listen(link: Link, queue: &Queue, target: &str) {
             queue.listen.notified().await;
             continue;
         };
+        let room = select! {
+            room = spare.lend() => room,
+            () = queue.listen.notified() => continue,
+        };
         let heard = match link.listen(session).await {
-            Ok(Some(mut listener)) => hear(&mut *listener, queue, session, &mut pause).await,
+            Ok(Some(mut listener)) => {
+                let heard = select! {
+                    heard = hear(&mut *listener, queue, session, &mut pause) => heard,
+                    // Looks find out what no news tell.
+                    () = spare.wanted() => Ok(()),
+                };
+                listener.close().await;
+                heard
+            }
             // This engine tells no news.
             Ok(None) => return,
             Err(fault) => Err(fault),
         };
+        drop(room);
         match heard {
             Ok(()) => {}
             Err(fault) => {

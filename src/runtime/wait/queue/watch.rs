@@ -47,13 +47,9 @@ const FIRSTS: usize = 3;
 /// How many waiters one statement looks at.
 const PAGE: usize = 1_000;
 
-/// A connection that is idle for this long is closed.
-const IDLE: Duration = Duration::from_secs(10);
-
 pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     let (mut backoff, mut log) = (backoff::reconnect(), WaitLog::default());
     let (mut seen, mut search) = (LastLook::nothing(), Search::default());
-    let mut used = Moment::now();
     loop {
         let began = Moment::now();
         let (all, has_work) = {
@@ -64,13 +60,9 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             (queue.asks(), has_work)
         };
         if all.is_empty() && !has_work {
-            select! {
-                () = queue.watch.notified() => {}
-                () = sleep_until(used + IDLE), if link.is_connected() => link.hang_up(),
-            }
+            link.rest(queue.watch.notified()).await;
             continue;
         }
-        used = Moment::now();
         let looked = async {
             look(&mut link, queue, (&all, began), &mut seen).await?;
             search.turn(&mut link, queue, &all).await

@@ -230,7 +230,7 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
         let batch = bench.lane.pick();
         if batch.iter().any(is_guilty) {
             broken.push(batch.len());
-            bench.lane.link.hang_up();
+            bench.lane.link.hang_up().await;
             let fault = Fault::said(kind, "too large");
             assert!(bench.lane.failed(batch, fault).is_empty());
             assert!(

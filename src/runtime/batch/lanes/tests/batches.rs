@@ -1,7 +1,7 @@
 //! The jobs of a batch, and the jobs of a failed batch.
 
 use super::*;
-use crate::runtime::batch::link::Way;
+use crate::runtime::batch::way::Way;
 use crate::store::driver::request::RequestLimit;
 
 #[tokio::test]

@@ -82,6 +82,7 @@ impl Bench {
         let settings = Settings {
             holder: "test".into(),
             operation_timeout: PATIENCE,
+            max_connections: 4,
             preparing: Preparing {
                 migrate: true,
                 quarantine: None,

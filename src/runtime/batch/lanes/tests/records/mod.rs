@@ -8,6 +8,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use super::Duration;
 use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
 use crate::runtime::Core;
 use crate::runtime::base::settings::Settings;
@@ -54,6 +55,7 @@ impl House {
                 quarantine: None,
             },
             clean_every: None,
+            max_connections: 4,
             clock_error: ClockError::new(Duration::ZERO),
             session_ttl: Duration::from_secs(30),
         };

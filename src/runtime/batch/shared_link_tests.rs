@@ -1,0 +1,99 @@
+//! Several links that share one connection.
+
+use std::future::pending;
+
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::runtime::batch::way::Way;
+use crate::store::postgres::Postgres;
+use crate::store::sqlite::Sqlite;
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const SOON: Duration = Duration::from_millis(100);
+
+fn link(dir: &tempfile::TempDir) -> Link {
+    let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
+    let way: Arc<Way> = Arc::default();
+    Link::new(Sqlite::from_url(&url).unwrap(), PATIENCE, &way)
+}
+
+async fn version(link: &mut Link, bound: Duration) -> Result<Option<i64>, Fault> {
+    let verb = async |store: &mut dyn Store| store.queue_version().await;
+    link.run("look", bound, verb).await
+}
+
+#[tokio::test]
+async fn links_that_share_a_connection_make_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    let mut other = one.beside();
+    one.connect().await.unwrap();
+    let number = one.number();
+    version(&mut other, PATIENCE).await.unwrap();
+    assert_eq!(other.number(), number);
+    // A link that ends leaves it to the others.
+    one.close().await;
+    version(&mut other, PATIENCE).await.unwrap();
+    assert_eq!(other.number(), number);
+}
+
+#[tokio::test]
+async fn an_urgent_call_waits_for_a_short_one_and_cuts_off_one_that_gets_no_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    let mut urgent = one.beside().urgent();
+    one.connect().await.unwrap();
+    let number = one.number();
+    let (short, soon) = tokio::join!(version(&mut one, PATIENCE), version(&mut urgent, PATIENCE));
+    assert!(short.is_ok() && soon.is_ok());
+    assert_eq!(urgent.number(), number);
+
+    let silent = async |_: &mut dyn Store| pending::<Result<(), Fault>>().await;
+    let silent = one.run("silent", PATIENCE, silent);
+    let (silent, soon) = tokio::join!(silent, version(&mut urgent, SOON * 50));
+    assert!(silent.is_err(), "it was cut off");
+    soon.expect("it has the time that is left");
+    assert_ne!(urgent.number(), number, "nobody uses it again");
+}
+
+#[tokio::test]
+async fn an_urgent_login_does_not_wait_for_one_that_gets_no_answer() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let postgres = Postgres::from_url(&format!("postgres://user@127.0.0.1:{port}/db")).unwrap();
+    let one = Link::new(postgres, PATIENCE, &Arc::default());
+    let mut urgent = one.beside().urgent();
+    let twice = async {
+        let first = server.accept().await.unwrap();
+        let second = server.accept().await.unwrap();
+        drop((first, second));
+    };
+    let login = async {
+        select! {
+            _ = urgent.connect_soon(SOON) => {}
+            () = pending() => {}
+        }
+    };
+    let (first, (), ()) = tokio::join!(one.dial(), login, twice);
+    assert!(first.is_err(), "it was cut off");
+}
+
+#[tokio::test]
+async fn a_connection_that_somebody_keeps_is_not_idle() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    let mut other = one.beside();
+    assert_eq!(one.idle_at(), None, "there is none");
+    one.connect().await.unwrap();
+    assert!(other.idle_at().is_some());
+    one.keep(true);
+    assert_eq!(other.idle_at(), None);
+    other.keep(true);
+    one.keep(false);
+    assert_eq!(one.idle_at(), None);
+    other.keep(false);
+    assert!(one.idle_at().is_some());
+    other.close_idle().await;
+    assert!(one.is_connected(), "it was used just now");
+}

@@ -1,0 +1,204 @@
+//! How many connections a client has, and who shares one.
+//!
+//! | connections | lanes | renewals, and looks at rows, queues and sessions | the rest |
+//! | --- | --- | --- | --- |
+//! | 2 | 1, shared with the renewals and the looks | | 1 |
+//! | 3 | 1 | 1 | 1 |
+//! | 4 | 2 | 1 | 1 |
+//! | more | 2 | 1 | all others |
+//!
+//! The rest is what may take long, or is not needed: lists and forced releases, the cleaner, and the connection that
+//! hears news. They have the spare connections in turn. So no list keeps an acquire or a renewal waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::select;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::link::Link;
+use crate::model::Moment;
+use crate::runtime::base::timer::sleep_until;
+use crate::store::verbs::fault::Fault;
+
+/// How a client divides its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Division {
+    pub(crate) lanes: usize,
+    pub(crate) sharing: Sharers,
+    pub(crate) spare: usize,
+}
+
+/// Who shares the connection of the renewals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharers {
+    /// The looks and the only lane.
+    LaneAndLooks,
+    Looks,
+    /// Each look has one of its own.
+    Nobody,
+}
+
+/// The connections to a file, which has no limit. (An application's transaction may keep all that write waiting.)
+pub(crate) const FILE: Division = Division {
+    lanes: 1,
+    sharing: Sharers::Nobody,
+    spare: 8,
+};
+
+impl Division {
+    /// `lanes`: as many as are useful.
+    pub(crate) fn of(connections: usize, lanes: usize) -> Self {
+        let (lanes, sharing, others) = match connections {
+            ..=2 => (1, Sharers::LaneAndLooks, 0),
+            3 => (1, Sharers::Looks, 1),
+            _ => (lanes, Sharers::Looks, 1),
+        };
+        let spare = connections.saturating_sub(lanes + others).max(1);
+        Self {
+            lanes,
+            sharing,
+            spare,
+        }
+    }
+}
+
+/// The spare connections of a client.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    free: Arc<Semaphore>,
+    /// How many wait for one that need it more than the listener.
+    waiting: AtomicUsize,
+    wanted: Notify,
+}
+
+impl Spare {
+    pub(crate) fn new(connections: usize) -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(connections)),
+            waiting: AtomicUsize::new(0),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// A connection for work that somebody waits for, or that has to be done.
+    pub(crate) async fn take(&self) -> OwnedSemaphorePermit {
+        let _waits = Waits::of(self);
+        self.lend().await
+    }
+
+    /// A connection for what is not needed. Give it back when it is [wanted](Self::wanted).
+    pub(crate) async fn lend(&self) -> OwnedSemaphorePermit {
+        let free = Arc::clone(&self.free).acquire_owned();
+        free.await.expect("it is never closed")
+    }
+
+    /// Until somebody waits for a connection.
+    pub(crate) async fn wanted(&self) {
+        loop {
+            let wanted = self.wanted.notified();
+            if self.waiting.load(Ordering::SeqCst) > 0 && self.free.available_permits() == 0 {
+                return;
+            }
+            wanted.await;
+        }
+    }
+}
+
+/// Somebody waits for a connection.
+struct Waits<'a>(&'a Spare);
+
+impl<'a> Waits<'a> {
+    fn of(spare: &'a Spare) -> Self {
+        spare.waiting.fetch_add(1, Ordering::SeqCst);
+        spare.wanted.notify_waiters();
+        Self(spare)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A spare connection that is kept between two uses, unless somebody else needs it.
+#[derive(Debug)]
+pub(crate) struct SpareLink<'a> {
+    link: Link,
+    spare: &'a Spare,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl<'a> SpareLink<'a> {
+    pub(crate) fn new(link: Link, spare: &'a Spare) -> Self {
+        Self {
+            link,
+            spare,
+            room: None,
+        }
+    }
+
+    pub(crate) async fn connected(&mut self) -> Result<&mut Link, Fault> {
+        if self.room.is_none() {
+            self.room = Some(self.spare.take().await);
+        }
+        self.link.connect().await?;
+        Ok(&mut self.link)
+    }
+
+    /// Closes the connection.
+    pub(crate) async fn give_back(&mut self) {
+        self.link.hang_up().await;
+        self.room = None;
+    }
+
+    /// Rests until `at`. Gives the connection back when somebody needs it.
+    pub(crate) async fn rest(&mut self, at: Moment) {
+        select! {
+            () = sleep_until(at) => return,
+            () = self.spare.wanted() => {}
+        }
+        self.give_back().await;
+        sleep_until(at).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_division_has_as_many_connections_as_are_allowed_and_one_to_spare() {
+        let others = |sharing| usize::from(sharing != Sharers::LaneAndLooks);
+        for connections in 2..=100 {
+            for lanes in 1..=2 {
+                let division = Division::of(connections, lanes);
+                let all = division.lanes + others(division.sharing) + division.spare;
+                assert_eq!(all, connections, "{division:?}");
+                assert!(division.lanes >= 1 && division.spare >= 1, "{division:?}");
+            }
+        }
+        assert_eq!(Division::of(4, 2).lanes, 2);
+    }
+
+    #[tokio::test]
+    async fn who_has_a_spare_connection_that_is_not_needed_hears_that_somebody_waits() {
+        let spare = Spare::new(1);
+        let lent = spare.lend().await;
+        let give_back = async {
+            spare.wanted().await;
+            drop(lent);
+        };
+        let (taken, ()) = tokio::join!(spare.take(), give_back);
+        // Who borrows it again waits, and is not who is waited for.
+        let again = tokio::spawn({
+            let free = Arc::clone(&spare.free);
+            async move { free.acquire_owned().await.is_ok() }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(spare.waiting.load(Ordering::SeqCst), 0);
+        drop(taken);
+        assert!(again.await.unwrap());
+    }
+}
