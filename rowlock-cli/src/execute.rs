@@ -3,8 +3,8 @@
 use rowlock::migration_sql;
 
 use crate::{
-    ABSENT, Arguments, Command, Failure, USAGE, database, idempotency, out, quarantine, release,
-    scheduled, show,
+    ABSENT, Arguments, Command, Failure, USAGE, database, documents, idempotency, out, quarantine,
+    release, scheduled, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -69,9 +69,12 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             }
             Ok(if held.is_empty() { ABSENT } else { 0 })
         }
-        Command::Release { name, force: _ } => {
-            release::release(&database::find(url).await?, &name).await?;
-            Ok(0)
+        Command::Release { name, force } => {
+            let rowlock = database::find(url).await?;
+            if !force {
+                release::ask(&rowlock, &name).await?;
+            }
+            release::release(&rowlock, &name).await.map(|()| 0)
         }
         Command::SetCapacity { name, capacity } => {
             let rowlock = database::find(url).await?;
@@ -84,25 +87,24 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Forget { name } => {
-            release::forget(&database::find(url).await?, &name).await?;
-            Ok(0)
+            let rowlock = database::find(url).await?;
+            release::forget(&rowlock, &name).await.map(|()| 0)
         }
+        Command::Completions { shell } => documents::print_completions(shell).map(|()| 0),
+        Command::Man { dir } => documents::print_manual(dir.as_deref()).map(|()| 0),
         Command::Idempotency(command) => command.execute(url).await,
         Command::Clean { batch } => {
-            idempotency::clean(&database::find(url).await?, batch).await?;
-            Ok(0)
+            let rowlock = database::find(url).await?;
+            idempotency::clean(&rowlock, batch).await.map(|()| 0)
         }
         Command::Migrate {
             print: Some(engine),
             from,
-        } => {
-            out::print(format_args!("{}", migration_sql(engine, from)?))?;
-            Ok(0)
-        }
+        } => out::print(format_args!("{}", migration_sql(engine, from)?)).map(|()| 0),
         Command::Migrate { print: None, .. } => {
             let rowlock = database::make(url).await?;
-            show::print_migrations(rowlock.target(), rowlock.admin().applied_migrations())?;
-            Ok(0)
+            let applied = rowlock.admin().applied_migrations();
+            show::print_migrations(rowlock.target(), applied).map(|()| 0)
         }
     }
 }

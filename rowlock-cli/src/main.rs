@@ -1,6 +1,7 @@
 //! The command `rowlock`: its arguments and its exit codes.
 
 mod database;
+mod documents;
 mod duration;
 mod execute;
 mod idempotency;
@@ -20,10 +21,12 @@ mod terminal;
 mod until;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 use rowlock::{Admin, ConnectError, Engine, Error, Name, RecordError, SchemaError};
 
@@ -57,7 +60,7 @@ Examples:
   rowlock run reminders --at-least-for 50s -- ./remind.sh     on one of many machines
   rowlock jobs                                      when each job ran, and what came of it
   rowlock quarantine --for 1m                       after a failover that may have lost commits
-  rowlock release nightly-report --force            free it, even if it is held
+  rowlock release nightly-report                    who would lose it? --force frees it
   rowlock set-capacity exports 5                    from now on, five run at a time
   rowlock forget exports                            it may be another kind of lock now
   rowlock idempotency ls --state unknown            records that wait for a decision
@@ -69,8 +72,8 @@ Examples:
 ROWLOCK_LOG=warn prints warnings, too, on standard error.
 
 Exit codes:
-  1  show: the lock is free, or the record does not exist;
-     idempotency reset, resolve: the record does not exist
+  1  show, release without --force: nobody holds the lock;
+     idempotency show, reset, resolve: the record does not exist
   64 wrong usage, or the name is of another kind or capacity
   69 database unreachable, missing or read-only, login refused, outcome unknown
   75 not acquired, or (forget) in use  76 lock lost while the command ran
@@ -162,7 +165,7 @@ enum Command {
         /// The lock.
         name: Name,
         /// Confirm: a process may still be working under this lock.
-        #[arg(long, required = true)]
+        #[arg(long)]
         force: bool,
     },
     /// Change the capacity of a semaphore, even while permits of it are held
@@ -195,6 +198,17 @@ enum Command {
         /// The most rows of one kind that one transaction removes.
         #[arg(long, default_value_t = Admin::CLEAN_BATCH, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         batch: u32,
+    },
+    /// Print the completions of a shell
+    Completions {
+        /// bash, zsh, fish, elvish or powershell.
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man {
+        /// Write it into this folder instead, with a page for each command.
+        #[arg(long, value_name = "FOLDER")]
+        dir: Option<PathBuf>,
     },
     /// Become CMD, and end with the process that started it
     #[command(name = leash::NAME, hide = true)]

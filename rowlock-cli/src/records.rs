@@ -108,7 +108,7 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result
         "KEY",
         "STATE",
         "FOR",
-        "ATTEMPTS",
+        "ABANDONED",
         "LAST ATTEMPT",
         "BY",
     ]);
@@ -150,10 +150,7 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) -> Res
     }
     let used = match info.state {
         RecordState::Done | RecordState::Expired => String::new(),
-        _ => format!(
-            ", {} of {} attempts used",
-            info.abandoned, info.max_attempts
-        ),
+        _ => format!(", {} of {} abandoned", info.abandoned, info.max_attempts),
     };
     line("attempt", format!("{}{used}", info.attempt));
     line("by", info.holder.escape_debug().to_string());

@@ -3,7 +3,26 @@
 use rowlock::{Error, LockInfo, Name, Rowlock, SchemaError};
 
 use crate::out::say;
-use crate::{Failure, database, show};
+use crate::{ABSENT, Failure, USAGE, database, show};
+
+/// Refuses, and says who would lose the name.
+pub(crate) async fn ask(rowlock: &Rowlock, name: &Name) -> Result<(), Failure> {
+    let held = rowlock.admin().holders(name.clone()).await?;
+    let Some(first) = held.first() else {
+        return Err(Failure::Other(format!("nobody holds {name:?}"), ABSENT));
+    };
+    let more = match held.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let message = format!(
+        "{name:?} is held by {} since {}{more}. That process learns of its loss within a third of its TTL, and may go \
+         on working until then, beside the next holder. To free the name all the same, add --force",
+        first.holder.escape_debug(),
+        show::for_people(first.acquired_at)
+    );
+    Err(Failure::Other(message, USAGE))
+}
 
 /// Frees the name, and prints who held it.
 pub(crate) async fn release(rowlock: &Rowlock, name: &Name) -> Result<(), Failure> {

@@ -95,8 +95,12 @@ impl Run {
         let held = match held {
             Ok(Some(held)) => held,
             Ok(None) => return Ok(0),
-            Err(error) => {
+            Err(mut error) => {
                 settle(&rowlock, &mut signals).await;
+                // The time to connect counts.
+                if let (Error::WaitTimeout { waited, .. }, Some(wait)) = (&mut error, self.wait) {
+                    *waited = wait;
+                }
                 return Err(error.into());
             }
         };

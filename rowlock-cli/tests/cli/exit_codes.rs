@@ -26,7 +26,6 @@ fn wrong_usage_is_64_and_says_what_is_right() {
             &["run", "a", "--wait", "1s", "--no-wait", "--", "true"],
             "cannot be used with",
         ),
-        (&["release", "a"], "--force"),
         (
             &["migrate", "--print", "oracle"],
             "postgres, mysql, mariadb and sqlite",
@@ -58,7 +57,7 @@ fn wrong_usage_is_64_and_says_what_is_right() {
     let help = shell.run(&["--help"]);
     assert_eq!(code(&help), 0);
     assert!(stdout(&help).contains("Examples:"));
-    assert!(stdout(&help).contains("1  show: the lock is free"));
+    assert!(stdout(&help).contains("1  show, release without --force: nobody holds"));
 }
 
 #[test]

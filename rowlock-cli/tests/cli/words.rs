@@ -64,7 +64,7 @@ fn a_log_has_colours_on_a_terminal_only() {
             "env", log, &no_colour, "rowlock", "run", "a", &url, "--", "true",
         ];
         let mut terminal = Terminal::new(&shell, &run);
-        let said = terminal.shows("applied");
+        let said = terminal.shows("made or changed");
         assert_eq!(said.contains('\x1b'), has_colours, "{said:?}");
         wait("its end", || terminal.child.try_wait().unwrap().is_some());
     }
@@ -86,4 +86,65 @@ async fn a_file_that_had_tables_before_is_told_of() {
         let said = stderr(&output);
         assert_eq!(said.contains("journal_mode = delete"), is_told, "{said}");
     }
+}
+
+#[test]
+fn who_releases_without_force_hears_who_would_lose_the_lock() {
+    let shell = Shell::new();
+    let running = shell.start(&["a"], "echo up; sleep 60");
+    let asked = shell.run(&["release", "a"]);
+    assert_eq!(code(&asked), 64);
+    let said = stderr(&asked);
+    assert!(said.contains("\"a\" is held by rowlock["), "{said}");
+    assert!(said.contains("add --force"), "{said}");
+    assert_eq!(code(&shell.run(&["show", "a"])), 0, "it is held still");
+    assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
+    assert_eq!(running.end().0, 76);
+    let asked = shell.run(&["release", "a"]);
+    assert_eq!(
+        (code(&asked), stderr(&asked).contains("nobody holds")),
+        (1, true)
+    );
+}
+
+#[test]
+fn a_wait_that_is_over_was_as_long_as_was_asked_for() {
+    let shell = Shell::new();
+    let running = shell.start(&["a"], "echo up; sleep 60");
+    let waited = shell.run(&["run", "--wait=1s", "a", "--", "true"]);
+    assert_eq!(code(&waited), 75);
+    let said = stderr(&waited);
+    assert!(said.contains("was not free within 1s: "), "{said}");
+    assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
+    running.end();
+}
+
+#[test]
+fn shells_and_man_get_what_they_read() {
+    let shell = Shell::new();
+    for (name, word) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef rowlock"),
+        ("fish", "complete -c"),
+    ] {
+        let script = shell.run(&["completions", name]);
+        assert_eq!(code(&script), 0);
+        assert!(stdout(&script).contains(word), "{name}");
+    }
+    let refused = shell.run(&["completions", "tcsh"]);
+    assert_eq!(code(&refused), 64);
+    assert!(stderr(&refused).contains("bash"), "{}", stderr(&refused));
+    let page = shell.run(&["man"]);
+    assert!(stdout(&page).contains(".TH rowlock 1"), "{}", stdout(&page));
+    let pages = tempfile::tempdir().unwrap();
+    let dir = pages.path().to_str().unwrap();
+    assert_eq!(code(&shell.run(&["man", "--dir", dir])), 0);
+    for name in [
+        "rowlock.1",
+        "rowlock-run.1",
+        "rowlock-idempotency-resolve.1",
+    ] {
+        assert!(pages.path().join(name).exists(), "{name}");
+    }
+    assert_eq!(code(&shell.run(&["man", "--dir", "/nowhere"])), 70);
 }
