@@ -10,6 +10,7 @@
 #                                            DIR/n3 have their pid, port, url and log
 #   docker/servers.sh run postgres PROGRAM ARG…  run a program of PostgreSQL, such as pgbench
 #   docker/servers.sh faketime               print the path of libfaketime, which moves the clock of a test's process
+#   docker/servers.sh stripe                 print a Python that has Stripe's package
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
 # ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
@@ -153,6 +154,20 @@ fetch_alone() { # fetch_alone ENGINE
   esac || { cat "$dest.log" >&2; false; } || die "the packages of $engine could not be fetched: $(instead "$engine")"
   has "$engine" "$dest" || die "$engine was unpacked into $dest, but it does not run there"
   rm -rf "$CACHE/$engine"; mv "$dest" "$CACHE/$engine"
+}
+
+STRIPE=16.1.0
+python_with_stripe() {
+  local dest=$CACHE/stripe-$STRIPE
+  if [ ! -x "$dest/bin/python" ]; then
+    say "getting Stripe's package for Python"
+    command -v python3 >/dev/null || die "no python3: install python3 and python3-venv"
+    rm -rf "$dest.part"
+    python3 -m venv "$dest.part" >&2 || die "python3 makes no virtual environment: install python3-venv"
+    "$dest.part/bin/python" -m pip install --quiet --disable-pip-version-check "stripe==$STRIPE" >&2
+    rm -rf "$dest"; mv "$dest.part" "$dest"
+  fi
+  echo "$dest/bin/python"
 }
 
 # --- running them ---------------------------------------------------------------------------------
@@ -572,8 +587,11 @@ case ${1:-} in
   faketime)
     [ $# = 1 ] || die "usage: servers.sh faketime"
     fetch faketime; faketime_of "$(tree faketime)" ;;
+  stripe)
+    [ $# = 1 ] || die "usage: servers.sh stripe"
+    one_at_a_time stripe python_with_stripe ;;
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,22p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,23p' "$here/servers.sh" >&2; exit 64 ;;
 esac
