@@ -19,8 +19,16 @@ pub(crate) const DEFAULT: &str = "sqlite:rowlock.db";
 /// The client of this process. A command has one.
 static CLIENT: OnceLock<Rowlock> = OnceLock::new();
 
+/// The schema of the tables, if one was given.
+static SCHEMA: OnceLock<String> = OnceLock::new();
+
 /// How long the end of a command waits for what its client leaves to do.
 const CLOSING: Duration = Duration::from_secs(1);
+
+/// From now on the tables are in this schema, if one is given.
+pub(crate) fn in_schema(schema: Option<String>) {
+    schema.map(|schema| SCHEMA.set(schema));
+}
 
 /// Connects, and creates the SQLite file and the tables if they are missing.
 pub(crate) async fn make(url: &str) -> Result<Rowlock, Error> {
@@ -141,7 +149,12 @@ fn check(url: &str) -> Result<(), Error> {
 
 /// A person waits for the answer, so the timeout is short. A command that ends at once need not clean.
 fn builder() -> Builder {
-    Rowlock::builder()
+    let builder = Rowlock::builder()
         .clean_every(None)
-        .operation_timeout(Duration::from_secs(5))
+        .max_connections(2)
+        .operation_timeout(Duration::from_secs(5));
+    match SCHEMA.get() {
+        Some(schema) => builder.schema(schema),
+        None => builder,
+    }
 }

@@ -9,6 +9,8 @@ const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let duration = match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
+        // `M` would be months, where `m` was meant.
+        Err(_) if text.contains(['M', 'y']) || text.contains("mon") => None,
         Err(_) => humantime::parse_duration(text).ok(),
     };
     duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| {
@@ -41,6 +43,9 @@ mod tests {
             "99999999999999999999s",
             "18446744073709551615",
             "18446744073709551615h",
+            "10M",
+            "1month",
+            "1y",
         ] {
             assert!(parse(text).unwrap_err().contains("like 500ms"), "{text}");
         }

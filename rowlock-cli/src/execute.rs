@@ -8,8 +8,9 @@ use crate::{
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
-    let url = arguments.url.as_deref().unwrap_or(database::DEFAULT);
-    let is_default = arguments.url.is_none();
+    let (url, is_default) = (arguments.url.as_deref(), arguments.url.is_none());
+    let url = url.unwrap_or(database::DEFAULT);
+    database::in_schema(arguments.schema);
     match arguments.command {
         Command::Run(run) => {
             let made = is_default.then(database::missing_default).flatten();
@@ -87,24 +88,22 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Forget { name } => {
-            let rowlock = database::find(url).await?;
-            release::forget(&rowlock, &name).await.map(|()| 0)
+            release::forget(&database::find(url).await?, &name).await?;
+            Ok(0)
         }
         Command::Completions { shell } => documents::print_completions(shell).map(|()| 0),
         Command::Man { dir } => documents::print_manual(dir.as_deref()).map(|()| 0),
         Command::Idempotency(command) => command.execute(url).await,
         Command::Clean { batch } => {
-            let rowlock = database::find(url).await?;
-            idempotency::clean(&rowlock, batch).await.map(|()| 0)
+            idempotency::clean(&database::find(url).await?, batch).await?;
+            Ok(0)
         }
         Command::Migrate {
             print: Some(engine),
             from,
         } => out::print(format_args!("{}", migration_sql(engine, from)?)).map(|()| 0),
         Command::Migrate { print: None, .. } => {
-            let rowlock = database::make(url).await?;
-            let applied = rowlock.admin().applied_migrations();
-            show::print_migrations(rowlock.target(), applied).map(|()| 0)
+            show::print_migrations(&database::make(url).await?).map(|()| 0)
         }
     }
 }

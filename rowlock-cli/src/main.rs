@@ -99,6 +99,10 @@ struct Arguments {
     #[arg(long, global = true, env = database::VARIABLE, hide_env_values = true, value_name = "URL")]
     url: Option<String>,
 
+    /// PostgreSQL: the schema of the tables [default: the first one that the user's session has].
+    #[arg(long, global = true, env = "ROWLOCK_SCHEMA", value_name = "NAME")]
+    schema: Option<String>,
+
     #[command(subcommand)]
     command: Command,
 }

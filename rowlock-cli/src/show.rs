@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
-use rowlock::{LockInfo, Mode, Name, SessionInfo, WaiterInfo};
+use rowlock::{LockInfo, Mode, Name, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
 use crate::Failure;
@@ -319,7 +319,8 @@ pub(crate) fn print_capacity(
     say!("{name:?} has a capacity of {capacity} now; before, it was {before}")
 }
 
-pub(crate) fn print_migrations(target: &str, applied: &[String]) -> Result<(), Failure> {
+pub(crate) fn print_migrations(rowlock: &Rowlock) -> Result<(), Failure> {
+    let (target, applied) = (rowlock.target(), rowlock.admin().applied_migrations());
     if applied.is_empty() {
         say!("{target}: the tables are up to date")?;
     }

@@ -343,6 +343,7 @@ mod tests {
     use rowlock::{Fingerprint, RecordState, Rowlock};
 
     use super::*;
+    use crate::settings::Principal;
 
     #[tokio::test]
     async fn a_handler_that_has_not_begun_when_handlers_are_cut_off_frees_its_key() {
@@ -355,7 +356,7 @@ mod tests {
             ServerError::Keep,
         ] {
             let nobody = Arc::new(|_: &http::request::Parts| None);
-            let mut settings = Settings::new(idempotency.clone(), nobody);
+            let mut settings = Settings::new(idempotency.clone(), Principal::Known(nobody));
             settings.server_error = server_error;
             let asked = Asked {
                 settings: Arc::new(settings),

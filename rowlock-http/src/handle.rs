@@ -158,6 +158,9 @@ impl Idempotent {
     /// handler returns. With [`ServerError::Unknown`](crate::ServerError::Unknown) the record becomes unknown instead,
     /// because work outside of the transaction may have happened.
     ///
+    /// If SQL of yours has ended the transaction and begun another one (`COMMIT; BEGIN`), this method does not notice:
+    /// the effect may be without its response.
+    ///
     /// # Errors
     ///
     /// The errors of the guard's [`complete_in`](IdempotencyGuard::complete_in); [`RecordError::OutcomeTooLarge`] also

@@ -36,6 +36,10 @@ impl Idempotent {
     /// effects outside of the transaction happen as often. Do those in [steps](rowlock::IdempotencyGuard::step),
     /// before this.
     ///
+    /// `work` must not end the transaction by SQL of its own. If it ends it and begins another one (`COMMIT; BEGIN`),
+    /// this method does not notice, and the effect may be without its response.
+    /// ([`run_in_tx`](rowlock::Idempotency::run_in_tx) notices.)
+    ///
     /// # Errors
     ///
     /// Those of `work`, after a rollback: the attempt goes on, and the handler's response decides. The errors of

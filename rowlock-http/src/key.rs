@@ -8,9 +8,15 @@ use sfv::{BareItemFromInput, Parser, Version};
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-const NOT_A_KEY: &str = "The key must be a string in double quotes (RFC 8941, section 3.3.3), like this: \
-                         Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; or, where the server takes such \
-                         keys, visible characters without quotes, commas, semicolons and backslashes.";
+const NOT_A_STRING: &str = "Send the key in double quotes (RFC 8941, section 3.3.3), like this: \
+                            Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\".";
+
+const NOT_A_KEY: &str = "Send the key in double quotes (RFC 8941, section 3.3.3), like this: \
+                         Idempotency-Key: \"8e03978e-40d5-43dd-bc93-6894a57f9324\". Without quotes, a key has visible \
+                         ASCII characters, but no quotes, commas, semicolons or backslashes.";
+
+/// What programs send whose variable has no value. As keys they would make all such requests of a user one request.
+const NO_VALUES: [&str; 5] = ["undefined", "null", "nil", "None", "NaN"];
 
 /// The key of a request, if it has one. The error says what is wrong with the header field, and what to send.
 pub(crate) fn of(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'static str> {
@@ -24,7 +30,11 @@ pub(crate) fn of(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'
     }
     match parse(line.as_bytes(), strict) {
         Some(key) if key.is_empty() => Err("The key is empty. Send at least one character."),
+        Some(key) if !strict && NO_VALUES.contains(&&*key) => {
+            Err("The key is the text of a missing value. Send a fresh key with each new request.")
+        }
         Some(key) => Ok(Some(key)),
+        None if strict => Err(NOT_A_STRING),
         None => Err(NOT_A_KEY),
     }
 }
@@ -60,8 +70,9 @@ fn string(
 /// A key without quotes. Refuses text that may be half a string, a list or a parameter.
 fn bare(value: &[u8]) -> Option<String> {
     let meant = |byte: &u8| byte.is_ascii_graphic() && !b"\"',;\\".contains(byte);
-    let text = std::str::from_utf8(value).ok()?;
-    (!value.is_empty() && value.iter().all(meant)).then(|| text.to_owned())
+    // HTTP/1 has removed blanks around the value, HTTP/2 has not.
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    (!text.is_empty() && text.as_bytes().iter().all(meant)).then(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -146,6 +157,26 @@ mod tests {
             "", "\"foo", "foo\"", "'foo'", "a b", "a,b", "a;b", "a\\b", "\u{fc}", "a\tb",
         ] {
             assert_eq!(either(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn blanks_around_a_bare_key_are_no_part_of_it() {
+        assert_eq!(parse(b" foo\t", false).as_deref(), Some("foo"));
+    }
+
+    #[test]
+    fn the_text_of_a_missing_value_is_no_key() {
+        for value in ["undefined", "null", "None", "\"undefined\""] {
+            let mut headers = HeaderMap::new();
+            headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static(value));
+            let refused = of(&headers, false).unwrap_err();
+            assert!(refused.contains("missing value"), "{refused}");
+            assert_eq!(
+                of(&headers, true).is_ok(),
+                value.starts_with('"'),
+                "the draft allows any string"
+            );
         }
     }
 

@@ -166,11 +166,11 @@
 //!
 //! ## bad-key
 //!
-//! *400.* The header field must be one String of RFC 8941 (`Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`),
-//! or the same without its quotes, where the server takes that, with at least one character. This field is not, or the
-//! key is too long, or it does not have the format that the server requires. The layer ignores parameters after the
-//! key. With [`key_from`](IdempotencyLayer::key_from): the hook refused the request, or the key that it found is
-//! empty, too long or malformed.
+//! *400.* The header must have one key of at least one character, in quotes (a String of RFC 8941):
+//! `Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"`. Most servers also accept it without quotes. The layer
+//! refused this key because it is malformed, too long, or not in the server's format. The layer ignores parameters
+//! after the key. With [`key_from`](IdempotencyLayer::key_from): the hook refused the request, or the key that it
+//! found is empty, too long or malformed.
 //!
 //! ## no-principal
 //!

@@ -17,7 +17,7 @@ use crate::attempt::Asked;
 use crate::body::{Answer, BoxError, ResponseBody};
 use crate::plain::{pass, refuse, refuse_with};
 use crate::problem::Problem;
-use crate::settings::Settings;
+use crate::settings::{Principal, Settings};
 use crate::{fingerprint, panics, scope};
 
 /// The type of messages in gRPC, and the beginning of its other types (gRPC over HTTP2, "Requests").
@@ -65,32 +65,96 @@ where
         let settings = Arc::clone(&self.settings);
         ResponseFuture(Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            let mut refusal = None;
-            if let Some(extract) = &settings.extractor
-                && settings.covers(&parts.method)
-            {
-                (parts, refusal) = extract(parts).await;
-            }
-            let admitted = panics::catch(ADMITS, || admit::<B>(&settings, &parts));
-            let admitted = admitted.unwrap_or(Err(Problem::HandlerPanicked));
+            let asked = asked::<B>(&settings, &mut parts).await;
             let request = Request::from_parts(parts, body);
-            match (admitted, refusal) {
-                (Err(Problem::NoPrincipal), Some(refusal)) => {
-                    Ok(refuse_with(refusal, request).await)
-                }
-                (Ok(None), _) => pass(inner, request).await,
-                (Ok(Some(asked)), _) => asked.answer(inner, request).await,
-                (Err(problem), _) => Ok(refuse(&settings, &problem, request).await),
+            match asked {
+                Ok(None) => pass(inner, request).await,
+                Ok(Some(asked)) => asked.answer(inner, request).await,
+                Err(Refusal::Layer(problem)) => Ok(refuse(&settings, &problem, request).await),
+                Err(Refusal::Extractor(response)) => Ok(refuse_with(response, request).await),
             }
         }))
     }
 }
 
+/// The key of a request's header; `None`: the key is elsewhere in the request.
+#[derive(Debug)]
+struct HeaderKey(Option<String>);
+
+impl Asked {
+    /// A request of `principal`.
+    fn by(
+        settings: &Arc<Settings>,
+        principal: &[u8],
+        HeaderKey(key): HeaderKey,
+    ) -> Result<Self, Problem> {
+        if principal.is_empty() {
+            return Err(Problem::NoPrincipal);
+        }
+        Ok(Self {
+            settings: Arc::clone(settings),
+            owner: scope::owner(settings.service.as_deref(), principal),
+            key,
+        })
+    }
+}
+
+/// Who refuses a request before there is an attempt.
+enum Refusal {
+    Layer(Problem),
+    Extractor(axum::response::Response),
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::Layer(problem)
+    }
+}
+
 /// Decides what needs neither the database nor the body. `None`: the request passes untouched.
+async fn asked<B: 'static>(
+    settings: &Arc<Settings>,
+    parts: &mut Parts,
+) -> Result<Option<Asked>, Refusal> {
+    let Principal::Extracted(extract) = &settings.principal else {
+        let admitted = panics::catch(ADMITS, || admit::<B>(settings, parts));
+        return Ok(admitted.unwrap_or(Err(Problem::HandlerPanicked))?);
+    };
+    let key = panics::catch(ADMITS, || key_of::<B>(settings, parts));
+    let Some(key) = key.unwrap_or(Err(Problem::HandlerPanicked))? else {
+        return Ok(None);
+    };
+    // Only now: a request that needs no key, or has none, costs no look at a session or a token.
+    let who = panics::catch_async(ADMITS, extract(parts)).await;
+    let who = who.ok_or(Problem::HandlerPanicked)?;
+    let who = who.map_err(Refusal::Extractor)?;
+    Ok(Some(Asked::by(settings, &who, key)?))
+}
+
+/// [`asked`] where no extractor has to be awaited.
 pub(crate) fn admit<B: 'static>(
     settings: &Arc<Settings>,
     parts: &Parts,
 ) -> Result<Option<Asked>, Problem> {
+    let Some(key) = key_of::<B>(settings, parts)? else {
+        return Ok(None);
+    };
+    let who = match &settings.principal {
+        Principal::Known(who) => who(parts).ok_or(Problem::NoPrincipal)?,
+        Principal::Extracted(_) => {
+            tracing::error!(
+                "requests are refused: IdempotencyLayer::from_extractor is for axum; give \
+                 IdempotencyLayer::new a function of the request's head"
+            );
+            return Err(Problem::Misconfigured);
+        }
+    };
+    Asked::by(settings, &who, key).map(Some)
+}
+
+/// The key in the request's head; [`HeaderKey(None)`](HeaderKey): the settings say how the key is found in the whole
+/// request. `None`: the request passes untouched.
+fn key_of<B: 'static>(settings: &Settings, parts: &Parts) -> Result<Option<HeaderKey>, Problem> {
     if !settings.covers(&parts.method) {
         return Ok(None);
     }
@@ -111,21 +175,11 @@ pub(crate) fn admit<B: 'static>(
             Ok(None)
         };
     }
-    let key = if matches!(settings.key_from, Ok(Some(_))) {
-        None
-    } else {
-        let Some(key) = settings.key_in(&parts.headers)? else {
-            return Ok(None);
-        };
-        Some(key)
-    };
-    let principal = (settings.principal)(parts).ok_or(Problem::NoPrincipal)?;
-    let owner = scope::owner(settings.service.as_deref(), &principal);
-    Ok(Some(Asked {
-        settings: Arc::clone(settings),
-        owner,
-        key,
-    }))
+    if matches!(settings.key_from, Ok(Some(_))) {
+        return Ok(Some(HeaderKey(None)));
+    }
+    let key = settings.key_in(&parts.headers)?;
+    Ok(key.map(|key| HeaderKey(Some(key))))
 }
 
 /// The status of a call in gRPC is in the trailers of its response, or in headers that no replay would have.
@@ -140,8 +194,11 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 /// # Cancel safety
 ///
 /// After the first poll, a task of the runtime processes the request to its end, even if this future is dropped: it
-/// reads the body, runs the handler and keeps the response. If the body breaks off, or does not arrive within
-/// [`body_timeout`](crate::IdempotencyLayer::body_timeout), the task leaves nothing in the database.
+/// reads the body, runs the handler and keeps the response. (With
+/// [`from_extractor`](crate::IdempotencyLayer::from_extractor) it does so when the extractor has found the user.)
+///
+/// If the body breaks off, or does not arrive within [`body_timeout`](crate::IdempotencyLayer::body_timeout), the task
+/// leaves nothing in the database.
 #[must_use = "it does nothing unless polled"]
 pub struct ResponseFuture<E>(Pin<Box<dyn Future<Output = Answer<E>> + Send>>);
 

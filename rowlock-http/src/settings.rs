@@ -104,14 +104,22 @@ impl Running {
 /// The room that a running attempt takes; `None` where there is no limit.
 pub(crate) type Room = Option<OwnedSemaphorePermit>;
 
-type Principal = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+/// Whose key it is; `None`: nobody's.
+type Known = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+
+/// How the layer finds out whose key it is.
+#[derive(Clone)]
+pub(crate) enum Principal {
+    Known(Arc<Known>),
+    Extracted(Arc<Extractor>),
+}
+
 type WholeUri = dyn Fn(&Parts) -> Uri + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) idempotency: Idempotency,
-    pub(crate) principal: Arc<Principal>,
-    pub(crate) extractor: Option<Arc<Extractor>>,
+    pub(crate) principal: Principal,
     pub(crate) service: Option<Arc<str>>,
     pub(crate) uri: Option<Arc<WholeUri>>,
     pub(crate) host_counts: bool,
@@ -145,7 +153,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn new(idempotency: Idempotency, principal: Arc<Principal>) -> Self {
+    pub(crate) fn new(idempotency: Idempotency, principal: Principal) -> Self {
         #[cfg(feature = "metrics")]
         metrics::describe_counter!(
             "rowlock_http_problems_total",
@@ -155,7 +163,6 @@ impl Settings {
         Self {
             idempotency,
             principal,
-            extractor: None,
             service: None,
             uri: None,
             host_counts: false,

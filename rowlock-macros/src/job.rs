@@ -20,12 +20,11 @@ pub(crate) const OPTIONS: &[&str] = &[
 
 pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenStream> {
     let name = name_of_lock(&mut options, &function, "send-reminders")?;
-    let mut settings = TokenStream::new();
-    for (setting, bounds) in [
-        ("at_least_for", AT_LEAST_FOR),
-        ("at_most_for", MAX_HOLD),
-        ("ttl", LEASE),
-    ] {
+    // Without it, a machine whose clock is late would run a short job once more.
+    let at_least_for = options.needed_text("at_least_for", "50s")?;
+    let at_least_for = within("at_least_for", &at_least_for, &AT_LEAST_FOR)?;
+    let mut settings = quote!(.at_least_for(#at_least_for));
+    for (setting, bounds) in [("at_most_for", MAX_HOLD), ("ttl", LEASE)] {
         if let Some(text) = options.text(setting)? {
             let duration = within(setting, &text, &bounds)?;
             let setting = Ident::new(setting, Span::call_site());

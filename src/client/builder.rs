@@ -21,13 +21,14 @@ use crate::transaction::{Pool, connector};
 pub struct Builder {
     holder: Option<String>,
     operation_timeout: Duration,
-    max_connections: usize,
+    max_connections: u32,
     migrate: bool,
     quarantine: Option<Duration>,
     clean_every: Option<Duration>,
     clock_error: Duration,
     session_ttl: Duration,
     password: Option<AskPassword>,
+    schema: Option<String>,
 }
 
 impl Default for Builder {
@@ -42,6 +43,7 @@ impl Default for Builder {
             clock_error: Duration::from_millis(10),
             session_ttl: Duration::from_secs(30),
             password: None,
+            schema: None,
         }
     }
 }
@@ -63,20 +65,14 @@ impl Builder {
         self
     }
 
-    /// The most connections that this client has at a time, beside those of your pools: 2 to 100; 4 when not set. An
-    /// idle client has 1. It is for servers: a SQLite file has no such limit.
+    /// The most connections that this client opens at a time: 2 to 10; 4 when not set. Your pools' connections come
+    /// on top. An idle client has 1. It is for servers: a SQLite file has no such limit. The page PRODUCTION
+    /// («Connections») has a table of what each connection is for.
     ///
-    /// | connections | for |
-    /// | --- | --- |
-    /// | 2 | one for locks, keys and renewals; one for lists and forced releases, the cleaner, and (PostgreSQL) notifications, in turn |
-    /// | 3 | renewals, and looks at queues, have one of their own |
-    /// | 4 | locks and keys have two |
-    /// | more | several lists at a time |
-    ///
-    /// Fewer connections cost time, and no promise: with 2, a renewal may wait for a statement of locks or keys. After
-    /// half of the time that the renewal has, that statement is cut off, and sent again. A connection that was cut off
-    /// counts for the server until it notices.
-    pub fn max_connections(mut self, connections: usize) -> Self {
+    /// Renewals share a connection with looks, and with 2 also with locks and keys. A renewal that is due goes first.
+    /// A statement that has taken 250 ms is cut off then, and sent again. A connection that was cut off counts for
+    /// the server until it notices.
+    pub fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections;
         self
     }
@@ -190,6 +186,19 @@ impl Builder {
         self
     }
 
+    /// The schema of rowlock's tables, on PostgreSQL: 1 to 63 lower-case letters, digits and underscores. It must be
+    /// there. When not set, it is the first existing one of the user's `search_path`.
+    ///
+    /// In a transaction of yours, `pin`, `in_tx` and `run_in_tx` find the tables by that transaction's `search_path`:
+    /// it has to name the schema, too (`ALTER ROLE app SET search_path = public, locks`).
+    ///
+    /// For a URL; in the URL itself it is `?options[search_path]=locks`. A client of a pool has the pool's
+    /// `search_path`. There, and on other engines, this setting is [`InvalidError::Setting`].
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
     /// See [`Rowlock::connect`].
     ///
     /// # Errors
@@ -220,6 +229,12 @@ impl Builder {
                 reason: "the client follows its pool: give the pool the new password (sqlx's `Pool::set_connect_options`)",
             }));
         }
+        if self.schema.is_some() {
+            return Err(Error::Invalid(InvalidError::Setting {
+                setting: "schema",
+                reason: "the client follows its pool: set the search_path in the pool's connect options",
+            }));
+        }
         self.start(connector(pool.pool())?).await
     }
 
@@ -227,10 +242,10 @@ impl Builder {
         let allowed = Duration::from_millis(100)..=Duration::from_mins(10);
         let bounds = "100 ms to 10 minutes are allowed";
         within("operation_timeout", self.operation_timeout, allowed, bounds)?;
-        if !(2..=100).contains(&self.max_connections) {
+        if !(2..=10).contains(&self.max_connections) {
             return Err(Error::Invalid(InvalidError::Setting {
                 setting: "max_connections",
-                reason: "2 to 100 are allowed",
+                reason: "2 to 10 are allowed",
             }));
         }
         if let Some(every) = self.clean_every {
@@ -268,6 +283,10 @@ impl Connect for Builder {
     type Connected = Rowlock;
 
     async fn connect<C: Connector>(mut self, connector: C) -> Result<Rowlock, Error> {
+        let connector = match self.schema.take() {
+            Some(schema) => connector.with_schema(&schema)?,
+            None => connector,
+        };
         let connector = match self.password.take() {
             Some(ask) => {
                 let target = connector.target();

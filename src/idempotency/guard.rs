@@ -70,7 +70,7 @@ pub struct IdempotencyGuard {
     /// An outcome was written in a transaction. It counts if that transaction commits.
     pub(super) in_tx: AtomicBool,
     /// Dropped after `inner`: those who wait for it look after the end of the attempt was sent.
-    flight: Flight,
+    pub(super) flight: Flight,
 }
 
 impl fmt::Debug for IdempotencyGuard {
@@ -247,25 +247,6 @@ impl IdempotencyGuard {
     /// has the same effect as dropping the guard. [`release`](Self::release) still frees the key.
     pub fn keep_claimed(&self) {
         self.inner.has_worked();
-    }
-
-    /// Loses the attempt's lease, as if another attempt had taken over: [`is_held`](Self::is_held) is false,
-    /// [`lost`](Self::lost) resolves, and no outcome can be recorded. When this returns, the next attempt may begin.
-    /// For tests of an application (feature `testing`).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Superseded`]: the attempt has ended before. A database out of reach.
-    ///
-    /// # Cancel safety
-    ///
-    /// Once polled, it goes on in the background.
-    #[cfg(feature = "testing")]
-    pub async fn lose(&self) -> Result<(), Error> {
-        self.inner.grant.lose(Loss::TakenOver);
-        self.end("lose", self.inner.give_up()).await?;
-        self.flight.end_silently();
-        Ok(())
     }
 
     async fn end(&self, doing: &'static str, end: RecordEnd) -> Result<(), Error> {

@@ -49,6 +49,8 @@ mod judge;
 mod layer_attempt;
 mod layer_keys;
 mod look;
+#[cfg(feature = "testing")]
+mod lose;
 mod record;
 mod request;
 mod run;

@@ -12,7 +12,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// A database out of reach: the lease is lost, and the name is free after the TTL.
+    /// A database out of reach, or a transaction that has the lease pinned: the lease is lost, and the name is free
+    /// after the TTL.
     ///
     /// # Cancel safety
     ///

@@ -109,7 +109,7 @@ impl Held {
     /// sqlx::query("UPDATE stock SET items = items - 1").execute(&mut *tx).await?;
     /// held.pin(&mut tx).await?; // an error here drops `tx`, which rolls it back
     /// tx.commit().await?;
-    /// held.release().await?;
+    /// drop(held); // releases in the background: after this commit, a loss says nothing of the write
     /// # Ok(())
     /// # }
     /// ```

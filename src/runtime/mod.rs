@@ -7,11 +7,12 @@
 //! - `rowlock-lanes` runs the [lanes](batch::lanes). Each lane has a connection, gathers the operations that arrive
 //!   while its statement is in flight, and sends them as the next statement. A caller's future only awaits the answer.
 //!   It never owns a statement, so dropping it cannot damage a connection. The delegates of [cohorts](wait::cohort)
-//!   run there too, and what ends their offers and lingering leases. One more connection serves looks at single rows.
-//!   Each [slow operation](batch::slow), which may take long, gets a connection and a thread of its own.
-//! - `rowlock-renew` [renews](held::renew) all leases that this client holds, on one or two connections of its own,
-//!   and announces warnings and losses. The [cleaner](upkeep::cleaner) runs there too, and the tasks that find out
-//!   whose turn in a [queue](wait::queue) it is.
+//!   run there too, and what ends their offers and lingering leases. Each [slow operation](batch::slow), which may
+//!   take long, gets a [spare connection](batch::spare) and a thread of its own.
+//! - `rowlock-renew` [renews](held::renew) all leases that this client holds, and announces warnings and losses. It
+//!   renews on a connection that it shares with looks (with `max_connections` 2, with the lane, too; on a file nobody
+//!   [shares](batch::spare)). The lane of the looks at single rows runs there too, the [cleaner](upkeep::cleaner), and
+//!   the tasks that find out whose turn in a [queue](wait::queue) it is.
 //!
 //! Neither thread runs code of the caller's: a runtime whose workers are all blocked loses no lease. Both threads end
 //! when the last handle, guard and pending operation are gone.

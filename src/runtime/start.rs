@@ -16,7 +16,7 @@ use super::batch::job::SharedBatch;
 use super::batch::lanes::{Lane, LaneHandle, Message};
 use super::batch::link::Link;
 use super::batch::slow;
-use super::batch::spare::{Division, FILE, Sharers, Spare};
+use super::batch::spare::{Beside, Division, FILE, Sharers, Spare};
 use super::core::{Core, ServerFacts};
 use super::held::guards::Guards;
 use super::held::holdings::{Holdings, Sessions};
@@ -53,25 +53,40 @@ impl Core {
         let target: Arc<str> = connector.target().into();
         let waiters = Arc::new(Waiters::default());
         let (way, tasks) = (Arc::default(), Tasks::default());
-        let division = if C::CAPABILITIES.one_writer {
-            FILE
-        } else {
-            Division::of(settings.max_connections, C::LANES)
-        };
+        let division = division::<C>(&settings);
         let spare = Arc::new(Spare::new(division.spare));
         let mut first = Link::new(connector, settings.operation_timeout, &way);
         first.keep(true);
         let beside = Beside::of(&first, division.sharing);
         let new_lane = new_lane::<C>(&target);
         let (aside, looks) = mpsc::unbounded_channel();
-        let looks = new_lane(beside.another(), looks);
+        let rest = Arc::default();
+        let cleaner = Cleaner::new(&rest);
+        let (renewals, renewing) = Renewals::new(C::RENEWALS);
+        let background = Background {
+            renewing,
+            looks: new_lane(beside.another(), looks),
+            beside,
+            spare: Arc::clone(&spare),
+            rest,
+            cleaning: CleanPlan {
+                every: settings.clean_every,
+                has_functions: C::CAPABILITIES.has_functions,
+                migrates: settings.preparing.migrate,
+            },
+            queue: Arc::clone(&waiters.queue),
+            target: Arc::clone(&target),
+        };
+        let mut unless_made = CloseQueue(Some(Arc::clone(&waiters.queue)));
+        // The connection of a lane is driven by the thread of the lanes: who shares it is on that thread, too.
+        let (aboard, alone) = match division.sharing {
+            Sharers::LaneAndLooks => (Some(background), None),
+            Sharers::Looks | Sharers::Nobody => (None, Some(background)),
+        };
         let lanes = (first, division.lanes, new_lane);
-        let (channels, started) = start_lanes(
-            lanes,
-            (aside, &spare),
-            settings.preparing,
-            (&target, &tasks),
-        )?;
+        let others = (aside, spare, aboard);
+        let (channels, started) =
+            start_lanes(lanes, others, settings.preparing, (&target, &tasks))?;
         let FirstConnection {
             server,
             largest_outcome,
@@ -88,26 +103,12 @@ impl Core {
             tasks.clone(),
         );
         let lanes = Arc::new(lanes);
-        let rest = Arc::default();
-        let cleaner = Cleaner::new(&rest);
-        let (renewals, renewing) = Renewals::new(C::RENEWALS);
-        let background = Background {
-            renewing,
-            beside,
-            looks,
-            spare,
-            rest,
-            cleaning: CleanPlan {
-                every: settings.clean_every,
-                has_functions: C::CAPABILITIES.has_functions,
-                migrates: settings.preparing.migrate,
-            },
-            queue: Arc::clone(&waiters.queue),
-        };
-        background.start(&target, &tasks)?;
-        // Nothing fails from here on: the queue, whose end that thread waits for, ends with the client.
+        if let Some(background) = alone {
+            background.start(&tasks)?;
+        }
         let alphabet = Alphabet::new(&lanes, server.every_character);
         settings.holder = alphabet.legible(&settings.holder).await;
+        unless_made.0 = None;
         let on_end: Arc<dyn OnEnd> = Arc::new(Ending {
             lanes: Arc::clone(&lanes),
             waiters: Arc::clone(&waiters),
@@ -157,6 +158,14 @@ impl Drop for Core {
     }
 }
 
+fn division<C: Connector>(settings: &Settings) -> Division {
+    if C::CAPABILITIES.one_writer {
+        FILE
+    } else {
+        Division::of(settings.max_connections, C::LANES)
+    }
+}
+
 /// Makes lanes.
 fn new_lane<C: Connector>(target: &Arc<str>) -> impl Fn(Link, Jobs) -> Lane + Send + 'static {
     let target = Arc::clone(target);
@@ -166,29 +175,6 @@ fn new_lane<C: Connector>(target: &Arc<str>) -> impl Fn(Link, Jobs) -> Lane + Se
             empty: Exchange::empty,
         };
         Lane::new(link, queue, C::REQUEST, Arc::clone(&target)).with_exchange(exchange)
-    }
-}
-
-/// The links that share the connection of the renewals, or do not.
-struct Beside {
-    renewals: Link,
-    sharing: Sharers,
-}
-
-impl Beside {
-    fn of(first: &Link, sharing: Sharers) -> Self {
-        let renewals = match sharing {
-            Sharers::LaneAndLooks => first.beside(),
-            Sharers::Looks | Sharers::Nobody => first.another(),
-        };
-        Self { renewals, sharing }
-    }
-
-    fn another(&self) -> Link {
-        match self.sharing {
-            Sharers::LaneAndLooks | Sharers::Looks => self.renewals.beside(),
-            Sharers::Nobody => self.renewals.another(),
-        }
     }
 }
 
@@ -202,22 +188,23 @@ struct Background {
     rest: Arc<cleaner::CleanerState>,
     cleaning: CleanPlan,
     queue: Arc<Queue>,
+    target: Arc<str>,
 }
 
 impl Background {
-    fn start(self, target: &Arc<str>, tasks: &Tasks) -> Result<(), Error> {
-        let here = Arc::clone(target);
-        spawn(RENEWALS, target, (tasks, TaskKind::Renewals), move || {
-            own_runtime()?.block_on(self.run(&here));
+    fn start(self, tasks: &Tasks) -> Result<(), Error> {
+        let target = Arc::clone(&self.target);
+        spawn(RENEWALS, &target, (tasks, TaskKind::Renewals), move || {
+            own_runtime()?.block_on(self.run());
             Ok(())
         })
     }
 
     /// Renews, looks, cleans, and finds out whose turn in a queue it is, until the client ends.
-    async fn run(self, target: &str) {
+    async fn run(self) {
         let (beside, queue, spare) = (self.beside, &*self.queue, &*self.spare);
         let (sessions, watches) = (beside.another(), beside.another());
-        let link = beside.renewals;
+        let (link, target) = (beside.renewals, &*self.target);
         let (cleans, listens) = (link.another(), link.another());
         tokio::join!(
             self.renewing.run(link, sessions, target),
@@ -229,10 +216,25 @@ impl Background {
     }
 }
 
+/// Ends the tasks of the queue when no client was made of it: its caller has dropped the future of `connect`.
+struct CloseQueue(Option<Arc<Queue>>);
+
+impl Drop for CloseQueue {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.0 {
+            queue.close();
+        }
+    }
+}
+
 /// Starts the thread of the lanes. What its first connection reports comes later.
 fn start_lanes(
     (first, count, new_lane): (Link, usize, impl Fn(Link, Jobs) -> Lane + Send + 'static),
-    (aside, spare): (mpsc::UnboundedSender<Message>, &Arc<Spare>),
+    (aside, spare, aboard): (
+        mpsc::UnboundedSender<Message>,
+        Arc<Spare>,
+        Option<Background>,
+    ),
     preparing: Preparing,
     (target, tasks): (&Arc<str>, &Tasks),
 ) -> Result<(Channels, FirstAnswer), Error> {
@@ -246,7 +248,6 @@ fn start_lanes(
         aside,
         slow,
     };
-    let spare = Arc::clone(spare);
     spawn(LANES, target, (tasks, TaskKind::Lanes), move || {
         let (timeout, spares) = (first.operation_timeout(), first.another());
         let others = (1..count).map(|_| spares.another()).collect::<Vec<_>>();
@@ -260,7 +261,7 @@ fn start_lanes(
             move |queue| new_lane(spares.another(), queue),
             timeout,
         );
-        run_lanes(lanes, slow, preparing, ready)
+        run_lanes(lanes, (slow, aboard), preparing, ready)
     })?;
     Ok((channels, started))
 }
@@ -290,7 +291,7 @@ struct FirstConnection {
 
 fn run_lanes(
     mut lanes: Vec<Lane>,
-    slow: impl Future<Output = ()> + 'static,
+    (slow, aboard): (impl Future<Output = ()> + 'static, Option<Background>),
     preparing: Preparing,
     ready: oneshot::Sender<Result<FirstConnection, Error>>,
 ) -> std::io::Result<()> {
@@ -310,9 +311,10 @@ fn run_lanes(
             .into_iter()
             .map(|lane| tokio::task::spawn_local(lane.work()))
             .collect();
+        let aboard = aboard.map(|background| tokio::task::spawn_local(background.run()));
         slow.await;
-        for lane in running {
-            let _ = lane.await;
+        for task in running.into_iter().chain(aboard) {
+            let _ = task.await;
         }
     });
     Ok(())
@@ -377,6 +379,7 @@ async fn begin(
         })
         .await
         .map_err(|fault| fault.into_error("read max_allowed_packet", target))?;
+    link.set_largest(largest_outcome);
     Ok(FirstConnection {
         server,
         largest_outcome,

@@ -27,6 +27,9 @@ pub(crate) use sole_writer::is_alone_in;
 /// `Transaction<'_, Sqlite>`, a [`RetryTx`] of one of these databases, or a connection that is in a transaction
 /// (`PgConnection`, `MySqlConnection`, `SqliteConnection`, `PoolConnection`). A connection that is in none is refused
 /// at run time ([`TransactionError::Over`](crate::TransactionError::Over)). Sealed.
+///
+/// Pass `&mut tx` of a [`RetryTx`], not `&mut *tx`. The connection alone does not tell rowlock that [`Retry`] runs the
+/// transaction: then `Retry` makes no missing rows between two attempts ([`Error::Starved`](crate::Error::Starved)).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction of sqlx's that this build of rowlock knows",
     note = "pass `&mut tx`, where `tx` is what `pool.begin().await?` returns, or the connection in that transaction",

@@ -101,8 +101,8 @@ impl Retry {
     /// Runs `work` in a fresh transaction of `pool`, and commits. Tries again, under this policy, after a failure
     /// that may pass ([`Retryable`]).
     ///
-    /// Write `work` as an async closure, which borrows what it captures: `async |mut tx| { … }`. If `?` stands behind
-    /// the call, say the error type on the closure: `async |mut tx| -> Result<_, AppError> { … }`.
+    /// Write `work` as an async closure, which borrows what it captures: `async |mut tx| { … }`. If you write `?`
+    /// after the call, give the closure its error type: `async |mut tx| -> Result<_, AppError> { … }`.
     ///
     /// Return the errors of your statements. If a statement has failed and the closure still returns `Ok`, PostgreSQL
     /// rolls the transaction back and reports success.

@@ -18,7 +18,7 @@ fn is_over(error: &Error) {
         matches!(error, Error::Transaction(TransactionError::Over { .. })),
         "{error:?}"
     );
-    assert!(error.to_string().contains("roll it back"), "{error}");
+    assert!(error.to_string().contains("roll back"), "{error}");
 }
 
 on_every_engine! {

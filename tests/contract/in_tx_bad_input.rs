@@ -75,7 +75,7 @@ on_every_engine! {
             let _ = tx.execute(end).await;
             for error in verdicts(&mut tx, &rowlock, &held).await {
                 assert!(matches!(error, Error::Transaction(TransactionError::Over { .. })), "{error}");
-                assert!(error.to_string().contains("roll it back"), "{error}");
+                assert!(error.to_string().contains("roll back"), "{error}");
             }
             drop(tx);
         }

@@ -11,7 +11,10 @@ const LONG: Duration = Duration::from_mins(10);
 const SHORT: Duration = Duration::from_secs(4);
 
 async fn client(db: &Db, session_ttl: Duration) -> Rowlock {
-    let builder = Rowlock::builder().session_ttl(session_ttl);
+    // Some tests count what a cleaning removes.
+    let builder = Rowlock::builder()
+        .session_ttl(session_ttl)
+        .clean_every(None);
     builder.connect(&db.url).await.unwrap()
 }
 

@@ -90,10 +90,16 @@ async fn a_forced_release_whose_answer_is_lost_says_what_it_has_freed() {
     }
 }
 
+/// A client with spare connections for several slow operations at a time.
+async fn with_room(db: &Db) -> Rowlock {
+    let builder = Rowlock::builder().max_connections(8).clean_every(None);
+    builder.connect(&db.url).await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_hold_up_neither_operations_nor_looks() {
     let db = Db::new(Engine::Postgres).await;
-    let rowlock = db.rowlock().await;
+    let rowlock = with_room(&db).await;
     let held = take(&rowlock, "n", TTL).await;
     let mut tx = db.begin().await;
     tx.execute("LOCK TABLE rowlock_idempotency").await.unwrap();
@@ -155,8 +161,7 @@ async fn a_long_list_holds_up_no_operation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     let db = Db::new(Engine::Postgres).await;
-    let rowlock = Rowlock::builder().clean_every(None);
-    let rowlock = rowlock.connect(&db.url).await.unwrap();
+    let rowlock = with_room(&db).await;
     let held = take(&rowlock, "n", TTL).await;
     let mut tx = db.begin().await;
     tx.execute("LOCK TABLE rowlock_idempotency").await.unwrap();
@@ -185,8 +190,7 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
     db.remove().await;
 }
 
-/// Of the slow operations, four run at a time; each of these four takes all of its time, and so do those that come
-/// next.
+/// Slow operations take turns; each of these takes all of its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_time_of_an_slow_operation_counts_from_its_turn() {
     let db = Db::new(Engine::Postgres).await;

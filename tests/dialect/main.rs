@@ -17,5 +17,6 @@ mod plans;
 mod postgres;
 mod read_split;
 mod row_security;
+mod schema;
 mod sqlite;
 mod sqlite_file;

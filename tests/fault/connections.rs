@@ -9,7 +9,7 @@ use rowlock_test::{Db, User, begin_new, eventually, loss, outcome, patience, que
 use tokio::task::{JoinHandle, JoinSet};
 
 /// How many connections a client may have.
-const LIMITS: [usize; 3] = [4, 3, 2];
+const LIMITS: [u32; 3] = [4, 3, 2];
 
 /// Between two counts. (The server needs a moment to end a session.)
 const PAUSE: Duration = Duration::from_millis(200);
@@ -114,13 +114,13 @@ pub(crate) async fn under_load(engine: Engine) {
             }
         };
         let counts = async {
-            let seen = counted(&db, &user, most, COUNTS).await;
+            let seen = counted(&db, &user, most as usize, COUNTS).await;
             is_over.store(true, Ordering::Relaxed);
             seen
         };
         let ((), seen) = tokio::join!(load, counts);
         // The spare one comes and goes.
-        assert!(seen >= most - 1, "{seen} connections were seen");
+        assert!(seen >= most as usize - 1, "{seen} connections were seen");
         assert_eq!(rowlock.shutdown(patience()).await, []);
     }
     drop(other);

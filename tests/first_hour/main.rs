@@ -36,6 +36,7 @@ mod closures;
 mod handlers;
 mod helpers;
 mod locks;
+mod schedulers;
 mod testing;
 
 /// A database with the tables of a shop.

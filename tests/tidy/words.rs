@@ -60,6 +60,20 @@ fn the_readme_is_short() {
     assert!(text.len() <= README_BYTES, "{} bytes", text.len());
 }
 
+/// axum answers with 200 where a handler's error is a text alone: a layer keeps that as a success.
+#[test]
+fn no_handler_of_a_sample_fails_with_200() {
+    let mut wrong = Vec::new();
+    for path in documents() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let errors = ["Result<Response, String>", "Result<Response, &"];
+        let is_wrong = |line: &&str| errors.iter().any(|error| line.contains(error));
+        let lines = text.lines().filter(is_wrong);
+        wrong.extend(lines.map(|line| format!("{}: {line}", path.display())));
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
 #[test]
 fn the_architecture_is_short() {
     let text = architecture();

@@ -15,9 +15,9 @@ impl IdempotencyLayer {
         self.with(|settings| settings.required = required)
     }
 
-    /// Accepts the key as the draft has it, and no other: in quotes. Without this the layer also takes what most
-    /// clients send, a key without quotes (visible ASCII without quotes, commas, semicolons and backslashes). The key
-    /// names the same record with and without quotes.
+    /// Accepts only keys in quotes, as the draft requires. Without this the layer also takes what most clients send, a
+    /// key without quotes (visible ASCII without quotes, commas, semicolons and backslashes). The key names the same
+    /// record with and without quotes.
     pub fn strict(self) -> Self {
         self.with(|settings| settings.strict = true)
     }

@@ -17,10 +17,10 @@ use http::request::Parts;
 use rowlock::{Error, Idempotency, InvalidError};
 use tower_layer::Layer;
 
-use crate::extracted::{Extracted, extractor};
+use crate::extracted::extractor;
 use crate::scope::{owner, with_prefix};
 use crate::service::IdempotencyService;
-use crate::settings::{Running, Settings};
+use crate::settings::{Principal, Running, Settings};
 use crate::under_way::Left;
 
 /// Makes the routes inside it safe to retry; see the [module](crate). Give it to
@@ -53,31 +53,33 @@ impl IdempotencyLayer {
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
     ) -> Self {
-        let principal = move |parts: &Parts| {
-            let who = principal(parts)?;
-            let who = who.as_ref();
-            (!who.is_empty()).then(|| who.to_vec())
-        };
-        Self(Arc::new(Settings::new(idempotency, Arc::new(principal))))
+        let principal = move |parts: &Parts| Some(principal(parts)?.as_ref().to_vec());
+        let principal = Principal::Known(Arc::new(principal));
+        Self(Arc::new(Settings::new(idempotency, principal)))
     }
 
-    /// [`new`](Self::new) with an extractor of axum, and what of it is the principal. The response with which the
-    /// extractor refuses a request is the layer's response, where a key is needed.
+    /// Like [`new`](Self::new), but an axum extractor finds the user. `principal` returns the user's id. If a request
+    /// with a key is refused by the extractor, the client gets the extractor's response.
     ///
-    /// The extractor has no state. One that needs the state of the router goes into a middleware in front of this
-    /// layer, which puts the principal into the request's extensions for [`new`](Self::new). (Not for actix-web: there
-    /// every request is nobody's.)
+    /// Return an id that stays the same over logins and tokens: if the token were the principal, a retry after a
+    /// refresh would be another principal's, and the work would run twice.
+    ///
+    /// The extractor cannot read the router's state. If yours needs it, run it in a middleware in front, and use
+    /// [`new`](Self::new). With actix-web every request with a key gets 401.
     ///
     /// ```
     /// # use axum::http::{StatusCode, request::Parts};
+    /// # struct Claims { user_id: String }
+    /// # fn verify(token: &str) -> Option<Claims> { token.strip_prefix("Bearer ").map(|id| Claims { user_id: id.into() }) }
     /// struct User { id: String }
     ///
     /// impl<S: Sync> axum::extract::FromRequestParts<S> for User {
     ///     type Rejection = StatusCode;
     ///     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, StatusCode> {
-    ///         // … verify the token …
-    ///         let id = parts.headers.get("authorization").and_then(|token| token.to_str().ok());
-    ///         Ok(Self { id: id.ok_or(StatusCode::UNAUTHORIZED)?.into() })
+    ///         let token = parts.headers.get("authorization").and_then(|token| token.to_str().ok());
+    ///         // Your check of the token: its signature, its end.
+    ///         let claims = token.and_then(verify).ok_or(StatusCode::UNAUTHORIZED)?;
+    ///         Ok(Self { id: claims.user_id })
     ///     }
     /// }
     ///
@@ -93,12 +95,8 @@ impl IdempotencyLayer {
         E: FromRequestParts<()>,
         P: AsRef<[u8]>,
     {
-        let who = |parts: &Parts| {
-            let who = parts.extensions.get::<Extracted>();
-            who.map(|who| who.0.clone())
-        };
-        let extractor = extractor(principal);
-        Self::new(idempotency, who).with(|settings| settings.extractor = Some(extractor))
+        let principal = Principal::Extracted(extractor(principal));
+        Self(Arc::new(Settings::new(idempotency, principal)))
     }
 
     /// The name of the service that this layer belongs to: 1 to 50 letters, digits, hyphens, underscores and dots

@@ -28,6 +28,7 @@
 //! | the database is in quarantine | `failures::a_database_in_quarantine_is_503` |
 //! | the work is done, and its response is not kept yet | `failures::*_does_not_free_a_key_whose_work_is_done`, `axum_alone::*`; on servers, `late_response` of the fault tests |
 //! | hooks that panic | `hooks::*` |
+//! | the principal by an extractor of axum | `extractors::*` |
 //! | bodies over the limits | `bodies::*`, `axum_alone::*` |
 //! | the response and the effect in one transaction; the attempt as an argument | `transactions::*`, `extract::*` |
 //! | what a response means, by its body and by the handler; gRPC | `finality::*` |
@@ -48,6 +49,7 @@ mod clients;
 mod drain;
 mod duplicates;
 mod extract;
+mod extractors;
 mod failures;
 mod finality;
 mod fingerprints;

@@ -1,7 +1,7 @@
 //! Options that are missing, unknown, given twice, or of another form.
 #![allow(unused)]
 
-use rowlock_macros::{idempotent, locked};
+use rowlock_macros::{idempotent, job, locked};
 
 struct Shop;
 
@@ -12,6 +12,11 @@ async fn none(rowlock: Shop) -> Result<(), ()> {
 
 #[locked(ttl = "30s")]
 async fn no_name(rowlock: Shop) -> Result<(), ()> {
+    Ok(())
+}
+
+#[job(name = "a")]
+async fn no_time(rowlock: Shop) -> Result<(), ()> {
     Ok(())
 }
 

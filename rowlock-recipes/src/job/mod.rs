@@ -209,9 +209,10 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Those of [`begin`](Self::begin), but for a name that is taken; the error of the work. [`Error::Lost`] when the
-    /// lease was lost, or `at_most_for` was over, before the work was done. (Work that does not await until its end is
-    /// not dropped, and its result counts.) If only the record of the run cannot be written, a warning is logged.
+    /// The errors of [`begin`](Self::begin), except [`Error::WaitTimeout`]: then the run is skipped. The error of the
+    /// work. [`Error::Lost`] when the lease was lost, or `at_most_for` was over, before the work was done. (Work that
+    /// does not await until its end is not dropped, and its result counts.) If only the record of the run cannot be
+    /// written, a warning is logged.
     ///
     /// # Cancel safety
     ///
@@ -227,7 +228,12 @@ impl Job {
     ) -> Result<Ran<T>, E> {
         let run = match self.begin().await {
             Ok(run) => run,
-            Err(Error::WaitTimeout { busy, .. }) => return Ok(Ran::Skipped(*busy)),
+            Err(Error::WaitTimeout { busy, .. }) => {
+                if busy.quarantine.is_some() {
+                    tracing::warn!(name = %busy.name, "this round is skipped: {busy}");
+                }
+                return Ok(Ran::Skipped(*busy));
+            }
             Err(error) => return Err(error.into()),
         };
         let held = run.held();

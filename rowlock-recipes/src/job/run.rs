@@ -21,18 +21,23 @@ use rowlock::{Error, Loss};
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
+/// # async fn main() -> Result<(), rowlock::Error> {
+/// # let dir = tempfile::tempdir().unwrap();
 /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
 /// # let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// use std::time::Duration;
+/// use rowlock::Error;
 /// use rowlock_recipes::Job;
 ///
 /// let job = Job::new(&rowlock, "send-reminders").at_least_for(Duration::from_secs(50));
-/// if let Ok(run) = job.begin().await {
-///     // … a program is started, and ended when `run.held().lost()` resolves …
-///     run.held().end_run(true, "17 reminders").await?;
-///     run.leave().await?;
+/// match job.begin().await {
+///     Ok(run) => {
+///         // … a program is started, and ended when `run.held().lost()` resolves …
+///         run.held().end_run(true, "17 reminders").await?;
+///         run.leave().await?;
+///     }
+///     Err(Error::WaitTimeout { .. }) => {} // another machine does it
+///     Err(error) => return Err(error),
 /// }
 /// # Ok(())
 /// # }

@@ -181,7 +181,7 @@ impl fmt::Display for TransactionError {
             ),
             Self::Over { doing, on, detail } => write!(
                 f,
-                "{doing} {on}: the transaction is over ({detail}): roll it back and begin a new one"
+                "{doing} {on}: there is no transaction that can go on ({detail}): roll back what is open, and begin a new one with `begin()`"
             ),
             Self::ReadOnly { doing, on, detail } => write!(
                 f,

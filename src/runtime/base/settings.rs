@@ -10,7 +10,7 @@ use crate::model::{ClockError, Error, InvalidError};
 pub(crate) struct Settings {
     pub(crate) holder: Arc<str>,
     pub(crate) operation_timeout: Duration,
-    pub(crate) max_connections: usize,
+    pub(crate) max_connections: u32,
     pub(crate) preparing: Preparing,
     pub(crate) clock_error: ClockError,
     pub(crate) session_ttl: Duration,

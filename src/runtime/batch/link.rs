@@ -1,15 +1,15 @@
 //! A connection with a bound on every call. A connection on which a call was cut off is dropped and made anew.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::select;
-use tokio::sync::{MutexGuard, Notify};
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::job::Batch;
+use super::slot::{Made, Precedence, Slot};
 use super::way::{Dialer, Way, dial_each};
 use crate::model::Moment;
 use crate::runtime::base::meter;
@@ -30,8 +30,11 @@ pub(crate) struct Link {
     operation_timeout: Duration,
     way: Arc<Way>,
     slot: Arc<Slot>,
-    /// It does not wait for long while another link has the connection; see [`Slot::urgent`].
     is_urgent: bool,
+    /// Of an urgent link, from the moment that it has something to send.
+    precedence: Option<Precedence>,
+    /// When the last call was sent; `None`: it was not, because the connection could not be had in time.
+    sent: Option<Moment>,
     keeps: bool,
 }
 
@@ -43,55 +46,6 @@ const IDLE: Duration = Duration::from_mins(1);
 
 /// How many connections this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
-
-/// Where one connection is, or will be.
-#[derive(Debug, Default)]
-struct Slot {
-    /// Locked during a call, and while the connection is made.
-    connection: tokio::sync::Mutex<Option<Made>>,
-    /// The number of the connection, or of the last one.
-    number: AtomicU64,
-    /// How many links [keep](Link::keep) it.
-    keepers: AtomicUsize,
-    /// Cuts off the call of a link that is not urgent.
-    cut: Notify,
-}
-
-#[derive(Debug)]
-struct Made {
-    connection: Box<dyn Connection>,
-    /// The largest outcome that its server accepts, in bytes.
-    largest: usize,
-    used: Moment,
-}
-
-impl Slot {
-    /// The connection, for an urgent link: renewals must not wait while a look, or a login of another link, gets no
-    /// answer. After each `patience` the call that has the connection is cut off.
-    async fn urgent(&self, patience: Duration) -> MutexGuard<'_, Option<Made>> {
-        let mut lock = std::pin::pin!(self.connection.lock());
-        loop {
-            match timeout(patience, &mut lock).await {
-                Ok(locked) => return locked,
-                Err(_) => self.cut.notify_waiters(),
-            }
-        }
-    }
-
-    /// Ends early when an urgent link needs the connection.
-    async fn unless_cut<T>(
-        &self,
-        is_urgent: bool,
-        work: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let cut = self.cut.notified();
-        select! {
-            biased;
-            done = work => done,
-            () = cut, if !is_urgent => Err(Fault::timed_out()),
-        }
-    }
-}
 
 impl Link {
     pub(crate) fn new(
@@ -105,6 +59,8 @@ impl Link {
             way: Arc::clone(way),
             slot: Arc::default(),
             is_urgent: false,
+            precedence: None,
+            sent: None,
             keeps: false,
         }
     }
@@ -125,6 +81,8 @@ impl Link {
             way: Arc::clone(&self.way),
             slot: Arc::clone(&self.slot),
             is_urgent: false,
+            precedence: None,
+            sent: None,
             keeps: false,
         }
     }
@@ -143,8 +101,7 @@ impl Link {
 
     /// Whether there is a connection. (While another link uses it, or makes it, there is one.)
     pub(crate) fn is_connected(&self) -> bool {
-        let connection = self.slot.connection.try_lock();
-        connection.map_or(true, |made| made.is_some())
+        self.slot.try_place().is_none_or(|place| place.is_some())
     }
 
     /// Whether the connection stays when nobody uses it.
@@ -162,22 +119,28 @@ impl Link {
         if self.slot.keepers.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        match self.slot.connection.try_lock() {
-            Ok(made) => Some(made.as_ref()?.used + IDLE),
+        match self.slot.try_place() {
+            Some(place) => Some(place.as_ref()?.used + IDLE),
             // In use.
-            Err(_) => Some(Moment::now() + IDLE),
+            None => Some(Moment::now() + IDLE),
         }
     }
 
     /// Closes the connection when nobody has used it for long, and nobody keeps it.
     pub(crate) async fn close_idle(&mut self) {
-        if self.idle_at().is_some_and(Moment::has_passed) {
-            self.hang_up().await;
+        if !self.idle_at().is_some_and(Moment::has_passed) {
+            return;
+        }
+        let mut place = self.slot.place(self.is_urgent).await;
+        let is_idle = |made: &Made| (made.used + IDLE).has_passed();
+        if place.as_ref().is_some_and(is_idle) {
+            end(place.take()).await;
         }
     }
 
     /// Waits for `news`. Closes the connection when it is idle for long.
     pub(crate) async fn rest(&mut self, news: impl Future<Output = ()>) {
+        self.precedence = None;
         let mut news = std::pin::pin!(news);
         while let Some(at) = self.idle_at() {
             select! {
@@ -188,28 +151,72 @@ impl Link {
         news.await;
     }
 
-    /// One attempt to connect, bounded by the operation timeout, unless there is a connection. Tries each server in
-    /// turn until one is a primary. Returns the largest outcome that the server accepts. (It can be asked while other
-    /// statements fail. It is part of the attempt, so that a job whose time is over does not wait for a server that
-    /// accepts connections and stays silent.) Dropping the future drops the half-made connection.
-    pub(crate) fn dial(&self) -> impl Future<Output = Result<usize, Fault>> + 'static {
-        self.beside().reach(Duration::MAX)
+    /// The largest outcome that the server accepts, in bytes.
+    pub(crate) fn largest(&self) -> usize {
+        match self.slot.largest.load(Ordering::Relaxed) {
+            0 => usize::MAX,
+            largest => largest,
+        }
     }
 
-    async fn reach(self, patience: Duration) -> Result<usize, Fault> {
-        let slot = &*self.slot;
-        let mut place = if self.is_urgent {
-            slot.urgent(patience).await
-        } else {
-            slot.connection.lock().await
+    pub(crate) fn set_largest(&self, bytes: usize) {
+        self.slot.largest.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether there is a connection, of which it is known how large its outcomes may be.
+    pub(crate) fn is_known(&self) -> bool {
+        self.slot.largest.load(Ordering::Relaxed) > 0 && self.is_connected()
+    }
+
+    /// When the last call was sent; `None`: it was not, because another link had the connection, or there was none.
+    pub(crate) fn sent(&self) -> Option<Moment> {
+        self.sent
+    }
+
+    /// One attempt to connect, bounded by the operation timeout, unless there is a connection. Tries each server in
+    /// turn until one is a primary. Dropping the future drops the half-made connection.
+    pub(crate) fn dial(&self) -> impl Future<Output = Result<(), Fault>> + 'static {
+        self.reach(false)
+    }
+
+    /// [`Self::dial`], which also asks for the largest outcome. (It can be asked while other statements fail.) Both
+    /// are one attempt, so that a job whose time is over does not wait for a server that accepts connections and stays
+    /// silent.
+    pub(crate) fn dial_and_ask(&self) -> impl Future<Output = Result<(), Fault>> + 'static {
+        self.reach(true)
+    }
+
+    fn reach(&self, asks: bool) -> impl Future<Output = Result<(), Fault>> + 'static {
+        let link = Self {
+            is_urgent: self.is_urgent,
+            ..self.beside()
         };
-        if let Some(made) = &*place {
-            return Ok(made.largest);
+        async move {
+            let slot = &*link.slot;
+            let _precedes = link.is_urgent.then(|| Precedence::on(&link.slot));
+            let mut place = slot.place(link.is_urgent).await;
+            let made = place.take();
+            let ready = async {
+                let mut made = match made {
+                    Some(made) => made,
+                    None => link.make().await?,
+                };
+                if asks && slot.largest.load(Ordering::Relaxed) == 0 {
+                    let asked = made.connection.largest_outcome();
+                    let asked = timeout(link.operation_timeout, asked).await;
+                    link.set_largest(asked.unwrap_or_else(|_| Err(Fault::timed_out()))?);
+                }
+                Ok(made)
+            };
+            *place = Some(slot.unless_cut(link.is_urgent, ready).await?);
+            Ok(())
         }
-        let made = slot.unless_cut(self.is_urgent, self.make()).await?;
-        let largest = made.largest;
-        *place = Some(made);
-        Ok(largest)
+    }
+
+    fn precede(&mut self) {
+        if self.is_urgent && self.precedence.is_none() {
+            self.precedence = Some(Precedence::on(&self.slot));
+        }
     }
 
     async fn make(&self) -> Result<Made, Fault> {
@@ -224,34 +231,26 @@ impl Link {
         .await;
         let dialed = dialed.unwrap_or_else(|_| Err(Fault::timed_out()));
         self.way.dialed(&dialed);
-        let mut connection = dialed?;
-        let asked = timeout(self.operation_timeout, connection.largest_outcome()).await;
-        let largest = asked.unwrap_or_else(|_| Err(Fault::timed_out()))?;
+        let connection = dialed?;
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         self.slot.number.store(number, Ordering::Relaxed);
-        Ok(Made {
-            connection,
-            largest,
-            used: Moment::now(),
-        })
+        self.set_largest(0);
+        let used = Moment::now();
+        Ok(Made { connection, used })
     }
 
     #[cfg(test)]
     pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
-        let largest = usize::MAX;
-        let mut place = self.slot.connection.try_lock().unwrap();
-        *place = Some(Made {
-            connection,
-            largest,
-            used: Moment::now(),
-        });
+        let used = Moment::now();
+        *self.slot.try_place().unwrap() = Some(Made { connection, used });
     }
 
     /// A connection to the server that was found last, which hears the news of a session. `None`: this engine sends no
     /// news.
     pub(crate) async fn listen(&self, session: Uuid) -> Result<Option<Box<dyn Listener>>, Fault> {
         let server = self.way.turn.load(Ordering::Relaxed) % self.dialer.servers();
-        let made = timeout(self.operation_timeout, self.dialer.listen(server, session)).await;
+        let dialed = self.way.call(self.dialer.listen(server, session));
+        let made = timeout(self.operation_timeout, dialed).await;
         made.unwrap_or_else(|_| Err(Fault::timed_out()))
     }
 
@@ -262,10 +261,8 @@ impl Link {
 
     /// Ends the connection in good order. The next call makes another one.
     pub(crate) async fn hang_up(&mut self) {
-        let mut place = self.slot.connection.lock().await;
-        if let Some(made) = place.take() {
-            let _ = timeout(CLOSING, made.connection.close()).await;
-        }
+        let mut place = self.slot.place(self.is_urgent).await;
+        end(place.take()).await;
     }
 
     /// Ends the connection in good order, before its thread or its process ends, unless another link shares it.
@@ -277,13 +274,12 @@ impl Link {
 
     /// Connects, unless there is a connection.
     pub(crate) async fn connect(&mut self) -> Result<(), Fault> {
-        self.dial().await.map(drop)
-    }
-
-    /// [`Self::connect`] of an urgent link, which waits this long for another link that has the connection.
-    pub(crate) async fn connect_soon(&mut self, patience: Duration) -> Result<(), Fault> {
-        let urgent = self.beside().urgent();
-        urgent.reach(patience).await.map(drop)
+        // (An urgent link that could not send makes sure.)
+        if self.precedence.is_none() && self.is_connected() {
+            return Ok(());
+        }
+        self.precede();
+        self.dial().await
     }
 
     /// Runs one verb, bounded by `bound`; `what` is its name in the metrics. Drops the connection after a failure that
@@ -330,20 +326,18 @@ impl Link {
         bound: Duration,
         work: impl AsyncFnOnce(&mut dyn Connection) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
+        self.precede();
         let (slot, is_urgent) = (&*self.slot, self.is_urgent);
+        let (way, sent) = (&self.way, &mut self.sent);
+        *sent = None;
         let lent = async {
-            let mut place = if is_urgent {
-                slot.urgent(bound / 2).await
-            } else {
-                slot.connection.lock().await
+            let mut place = slot.place(is_urgent).await;
+            // It is put back when the work has come to an end. (If another link was cut off, there is none.)
+            let Some(mut made) = place.take() else {
+                return Err(Fault::timed_out());
             };
-            // It is put back when the work has come to an end.
-            let mut made = match place.take() {
-                Some(made) => made,
-                // Another link was cut off.
-                None => slot.unless_cut(is_urgent, self.make()).await?,
-            };
-            let working = self.way.call(work(&mut *made.connection));
+            *sent = Some(Moment::now());
+            let working = way.call(work(&mut *made.connection));
             let result = slot.unless_cut(is_urgent, working).await;
             made.used = Moment::now();
             if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
@@ -352,7 +346,16 @@ impl Link {
             result
         };
         let lent = timeout(bound, lent).await;
+        if self.sent.is_some() {
+            self.precedence = None;
+        }
         lent.unwrap_or_else(|_| Err(Fault::timed_out()))
+    }
+}
+
+async fn end(made: Option<Made>) {
+    if let Some(made) = made {
+        let _ = timeout(CLOSING, made.connection.close()).await;
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod head;
 pub(crate) mod job;
 pub(crate) mod lanes;
 pub(crate) mod link;
+mod slot;
 pub(crate) mod slow;
 pub(crate) mod spare;
 pub(crate) mod verb_batch;

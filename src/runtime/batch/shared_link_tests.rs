@@ -51,9 +51,14 @@ async fn an_urgent_call_waits_for_a_short_one_and_cuts_off_one_that_gets_no_answ
 
     let silent = async |_: &mut dyn Store| pending::<Result<(), Fault>>().await;
     let silent = one.run("silent", PATIENCE, silent);
-    let (silent, soon) = tokio::join!(silent, version(&mut urgent, SOON * 50));
+    let (silent, soon) = tokio::join!(silent, version(&mut urgent, PATIENCE));
     assert!(silent.is_err(), "it was cut off");
-    soon.expect("it has the time that is left");
+    assert!(
+        soon.is_err() && urgent.sent().is_none(),
+        "the connection has gone"
+    );
+    urgent.connect().await.unwrap();
+    version(&mut urgent, PATIENCE).await.unwrap();
     assert_ne!(urgent.number(), number, "nobody uses it again");
 }
 
@@ -63,20 +68,99 @@ async fn an_urgent_login_does_not_wait_for_one_that_gets_no_answer() {
     let port = server.local_addr().unwrap().port();
     let postgres = Postgres::from_url(&format!("postgres://user@127.0.0.1:{port}/db")).unwrap();
     let one = Link::new(postgres, PATIENCE, &Arc::default());
-    let mut urgent = one.beside().urgent();
+    let urgent = one.beside().urgent();
     let twice = async {
         let first = server.accept().await.unwrap();
         let second = server.accept().await.unwrap();
         drop((first, second));
     };
-    let login = async {
-        select! {
-            _ = urgent.connect_soon(SOON) => {}
-            () = pending() => {}
+    let (first, _, ()) = tokio::join!(one.dial(), urgent.dial(), twice);
+    assert!(first.is_err(), "it was cut off");
+}
+
+#[tokio::test]
+async fn an_urgent_call_goes_before_those_that_came_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    one.connect().await.unwrap();
+    let (mut other, mut urgent) = (one.beside(), one.beside().urgent());
+    let order = std::sync::Mutex::new(Vec::new());
+    let call = async |link: &mut Link, name| {
+        let verb = async |_: &mut dyn Store| {
+            order.lock().unwrap().push(name);
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            Ok(())
+        };
+        link.run(name, PATIENCE, verb).await.unwrap();
+    };
+    tokio::join!(
+        call(&mut one, "first"),
+        call(&mut other, "second"),
+        call(&mut urgent, "urgent")
+    );
+    assert_eq!(*order.lock().unwrap(), ["first", "urgent", "second"]);
+}
+
+/// A call that hangs, again and again.
+async fn hangs(mut link: Link) {
+    let silent = async |_: &mut dyn Store| pending::<Result<(), Fault>>().await;
+    loop {
+        if link.connect().await.is_ok() {
+            let _ = link.run("silent", PATIENCE, silent).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn urgent_calls_come_through_while_three_links_hang() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = link(&dir);
+    let mut urgent = one.beside().urgent();
+    let all_hang = async {
+        tokio::join!(
+            hangs(one.beside()),
+            hangs(one.beside()),
+            hangs(one.beside())
+        );
+    };
+    let renewals = async {
+        for _ in 0..5 {
+            // The first attempt may find that the connection has gone with the call that was cut off.
+            let mut attempts = 0;
+            loop {
+                attempts += 1;
+                urgent.connect().await.unwrap();
+                let done = version(&mut urgent, PATIENCE).await;
+                if done.is_ok() {
+                    break;
+                }
+            }
+            assert!(attempts <= 2, "{attempts} attempts");
+            tokio::task::yield_now().await;
         }
     };
-    let (first, (), ()) = tokio::join!(one.dial(), login, twice);
-    assert!(first.is_err(), "it was cut off");
+    select! {
+        renewed = timeout(PATIENCE, renewals) => renewed.expect("each has its turn"),
+        () = all_hang => unreachable!("they hang for ever"),
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_waits_in_vain_was_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    one.connect().await.unwrap();
+    let mut other = one.beside();
+    let silent = async |_: &mut dyn Store| pending::<Result<(), Fault>>().await;
+    let silent = one.run("silent", SOON * 2, silent);
+    let (silent, late) = tokio::join!(silent, version(&mut other, SOON));
+    assert!(silent.is_err() && late.is_err());
+    assert!(one.sent().is_some() && other.sent().is_none());
+    // The connection has gone with the call that was cut off.
+    assert!(version(&mut other, PATIENCE).await.is_err() && other.sent().is_none());
+    other.connect().await.unwrap();
+    assert!(version(&mut other, PATIENCE).await.is_ok() && other.sent().is_some());
 }
 
 #[tokio::test]

@@ -162,6 +162,16 @@ impl RecordGuard {
         Ok(finished)
     }
 
+    /// The lease is lost, and the key is free, as after a crash. The attempt has not ended: it finds that out.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn lose(&self) -> Result<FinishOutcome, Error> {
+        self.grant.lose(Loss::TakenOver);
+        let (lanes, (reply, answer)) = (&self.holdings.lanes, oneshot::channel());
+        let (params, progress) = (self.ask(self.free()), lanes.progress());
+        self.holdings.on_end.finish(params, Some(reply), progress);
+        lanes.heard(answer).await
+    }
+
     fn end(&self, how: &'static str) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             self.since.ran(how);

@@ -54,6 +54,15 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         }))
     }
 
+    /// The same connector, for tables in this schema of the database.
+    fn with_schema(self, schema: &str) -> Result<Self, Error> {
+        let _ = schema;
+        Err(Error::Invalid(InvalidError::Setting {
+            setting: "schema",
+            reason: "only PostgreSQL has schemas: name another database in the URL",
+        }))
+    }
+
     /// The database, for messages: always without its password.
     fn target(&self) -> String;
 

@@ -61,6 +61,13 @@ impl<O: Clone> Origin<O> {
         }
     }
 
+    /// The same servers, with another setting. (A pool's options are the pool's.)
+    pub(crate) fn with(mut self, set: impl Fn(O) -> O) -> Self {
+        let servers = std::mem::take(&mut self.servers).into_iter();
+        self.servers = servers.map(set).collect();
+        self
+    }
+
     /// At the start, for messages.
     pub(crate) fn servers(&self) -> &[O] {
         &self.servers

@@ -12,7 +12,7 @@ use super::listener::listen;
 use super::look::{ServerLook, open};
 use super::own_connection::OwnConnection;
 use super::pooler::{KnownPooler, POOLER, Sharing, is_shared, is_tracked, take_pooler};
-use crate::model::{Error, FaultKind};
+use crate::model::{Error, FaultKind, InvalidError};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::Connector;
 use crate::store::driver::origin::{Current, Origin, Password};
@@ -189,6 +189,19 @@ impl Connector for Postgres {
 
     fn with_password(self, ask: Password) -> Result<Self, Error> {
         let origin = self.origin.with_password(ask, PgConnectOptions::password);
+        Ok(Self { origin, ..self })
+    }
+
+    fn with_schema(self, schema: &str) -> Result<Self, Error> {
+        let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        if !(1..=63).contains(&schema.len()) || !schema.bytes().all(is_part) {
+            return Err(Error::Invalid(InvalidError::Setting {
+                setting: "schema",
+                reason: "1 to 63 lower-case letters, digits and underscores are allowed",
+            }));
+        }
+        let path = [("search_path", schema)];
+        let origin = self.origin.with(|options| options.options(path));
         Ok(Self { origin, ..self })
     }
 

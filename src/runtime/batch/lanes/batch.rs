@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
-use crate::model::{Error, Moment, RecordError};
+use crate::model::{Error, RecordError};
 use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank};
 
 impl Lane {
@@ -46,11 +46,11 @@ impl Lane {
         let mut bytes = 0;
         for job in jobs {
             let written = job.head().written();
-            if written > self.largest {
+            if written > self.link.largest() {
                 job.fail(Error::Record(RecordError::OutcomeTooLarge {
                     what: "the outcome",
                     bytes: written,
-                    limit: self.largest,
+                    limit: self.link.largest(),
                 }));
                 continue;
             }
@@ -60,7 +60,7 @@ impl Lane {
                 _ => 0,
             };
             let last = statements.last_mut().filter(|last| {
-                last.rank() == job.rank() && (its == 0 || bytes + its <= self.largest)
+                last.rank() == job.rank() && (its == 0 || bytes + its <= self.link.largest())
             });
             let left = match last {
                 Some(last) => last.join(job),
@@ -91,9 +91,15 @@ impl Lane {
             return Vec::new();
         }
         let bound = self.link.operation_timeout();
-        let sent = Moment::now();
         let sending = self.link.send(bound, &mut *statement);
         let result = self.post.beside(sending).await;
+        let Some(sent) = self.link.sent() else {
+            // Another link had the connection, or has lost it.
+            let (mut jobs, followers) = statement.into_jobs();
+            jobs.extend(followers);
+            self.not_sent(jobs);
+            return Vec::new();
+        };
         let Err(fault) = result else {
             // The connection works again.
             self.trouble.calm();

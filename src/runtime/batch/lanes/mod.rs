@@ -95,8 +95,6 @@ pub(crate) struct Lane {
     queue: mpsc::UnboundedReceiver<Message>,
     pending: Pending,
     trouble: Trouble,
-    /// The largest outcome that the server accepts, in bytes.
-    largest: usize,
     /// A statement of this batch was refused and has to be sent again. The rest of the batch goes back to the queue,
     /// so that the time of every job is checked before the next wait.
     refused: bool,
@@ -128,7 +126,6 @@ impl Lane {
             queue,
             pending: Pending::within(limit),
             trouble: Trouble::none(Moment::now()),
-            largest: usize::MAX,
             refused: false,
             read_only: None,
             jitter: 0.0,
@@ -270,7 +267,7 @@ impl Lane {
 
     /// Connects, as often as needed, while operations wait for it. False: the time of all of them was over first.
     async fn connect(&mut self) -> bool {
-        if self.link.is_connected() {
+        if self.link.is_known() {
             return true;
         }
         self.post.deliver();
@@ -290,26 +287,25 @@ impl Lane {
                 sleep_until(dial_at.min(give_up)).await;
                 continue;
             }
-            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial()));
+            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial_and_ask()));
             let made = select! {
                 made = attempt => made,
                 () = sleep_until(give_up) => continue,
             };
             dialing = None;
             match made {
-                Ok(largest) => {
-                    self.largest = largest;
-                    return true;
-                }
-                Err(fault) => {
-                    tracing::warn!(target = %self.target, error = %fault, "cannot connect, will try again");
-                    if fault.kind == FaultKind::ReadOnly {
-                        self.refuse_waiting_takes(&fault);
-                    }
-                    self.strike(fault);
-                }
+                Ok(()) => return true,
+                Err(fault) => self.cannot_connect(fault),
             }
         }
+    }
+
+    fn cannot_connect(&mut self, fault: Fault) {
+        tracing::warn!(target = %self.target, error = %fault, "cannot connect, will try again");
+        if fault.kind == FaultKind::ReadOnly {
+            self.refuse_waiting_takes(&fault);
+        }
+        self.strike(fault);
     }
 
     fn strike(&mut self, fault: Fault) {

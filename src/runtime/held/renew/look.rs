@@ -9,8 +9,12 @@ use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::release::ReleaseParams;
 
-/// How many grants one statement reads. Between two of them other tasks of the thread have their turn.
+/// How many grants one statement reads. Between two of them other tasks of the thread have their turn, and renewals
+/// the connection.
 const PAGE: u32 = 2_000;
+
+/// A renewal may cut off a page that takes long. Then the pages are halved, down to this.
+const LEAST_PAGE: u32 = 125;
 
 pub(super) async fn look(mut link: Link, shared: &RenewShared, target: &str) {
     loop {
@@ -40,12 +44,21 @@ async fn look_at(link: &mut Link, session: &Session, renewal: SessionRenewal) ->
     let grace = timeout * 2;
     link.connect().await?;
     let id = session.grant.id;
-    let mut look = session.begin_look(Moment::now());
+    let (mut look, mut page) = (session.begin_look(Moment::now()), PAGE);
     while session.grant.is_held() {
         let added = session.added();
-        let page = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, PAGE).await;
-        let found = link.run("look at a session", timeout, page).await?;
-        let more = u32::try_from(found.len()) == Ok(PAGE);
+        let read = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, page).await;
+        let found = match link.run("look at a session", timeout, read).await {
+            // What was read before stays read: after the next renewal, which has another connection, there is a new
+            // look.
+            Err(fault) if fault.is_silence() && page > LEAST_PAGE => {
+                page /= 2;
+                link.connect().await?;
+                continue;
+            }
+            found => found?,
+        };
+        let more = u32::try_from(found.len()) == Ok(page);
         let strays = session.compare(&mut look, &found, more, added, grace);
         let free: Vec<ReleaseParams> = strays
             .into_iter()

@@ -262,8 +262,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
 /// suits the statements would cut off every login of a slow network, until the leases are lost. So after each attempt
 /// that was too slow, the next one may take twice as long.
 async fn login(link: &mut Link, bound: Duration, slow: &mut u32) -> Result<(), Fault> {
-    let bound = bound.max(MIN_LOGIN);
-    let made = timeout(bound * (1 << *slow), link.connect_soon(bound / 2)).await;
+    let made = timeout(bound.max(MIN_LOGIN) * (1 << *slow), link.connect()).await;
     match made {
         Ok(Ok(())) => *slow = 0,
         Ok(Err(_)) => {}

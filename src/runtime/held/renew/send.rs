@@ -117,9 +117,10 @@ pub(super) async fn part(
         shared.state().schedule.put_back(&kept);
         return Ok(());
     }
-    let sent = Moment::now();
     let outcomes = link.run_many(("renew", kept.len()), bound, verb).await;
     let now = Moment::now();
+    // Before that, another call may have had the connection.
+    let sent = link.sent().unwrap_or(now);
     let schedule = &mut shared.state().schedule;
     match outcomes {
         Ok(outcomes) => {
@@ -128,6 +129,10 @@ pub(super) async fn part(
                 schedule.settle(now, kept, outcome, sent);
             }
             Ok(())
+        }
+        Err(fault) if link.sent().is_none() => {
+            schedule.put_back(&kept);
+            Err(fault)
         }
         Err(fault) => {
             if !link.is_connected() {

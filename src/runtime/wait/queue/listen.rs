@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::select;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Queue;
 use super::watch::LONGEST;
@@ -43,11 +44,14 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
             queue.listen.notified().await;
             continue;
         };
-        let room = select! {
-            room = spare.lend() => room,
-            () = queue.listen.notified() => continue,
+        let Some(room) = room(spare, queue, session).await else {
+            continue;
         };
-        let heard = match link.listen(session).await {
+        let listened = select! {
+            listened = link.listen(session) => listened,
+            () = spare.wanted() => continue,
+        };
+        let heard = match listened {
             Ok(Some(mut listener)) => {
                 let heard = select! {
                     heard = hear(&mut *listener, queue, session, &mut pause) => heard,
@@ -72,6 +76,25 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
                 }
                 pause = (pause * 2).min(PAUSES.1);
             }
+        }
+    }
+}
+
+/// Waits for a connection; `None`: the session is not that of the waiters any more.
+async fn room(spare: &Spare, queue: &Queue, session: Uuid) -> Option<OwnedSemaphorePermit> {
+    let mut room = pin!(spare.take_to_listen());
+    loop {
+        let is_wanted = {
+            let state = queue.state();
+            let current = state.session.as_ref().map(|session| session.grant.id);
+            !state.is_closed && current == Some(session)
+        };
+        if !is_wanted {
+            return None;
+        }
+        select! {
+            room = &mut room => return Some(room),
+            () = queue.listen.notified() => {}
         }
     }
 }

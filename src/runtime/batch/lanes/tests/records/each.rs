@@ -165,7 +165,7 @@ fn what_a_step_came_to_counts_among_what_is_written() {
 
 #[tokio::test]
 async fn an_outcome_as_large_as_the_server_takes_is_sent() {
-    let mut house = House::new().await;
+    let house = House::new().await;
     let end = |bytes, reply| {
         let params = FinishParams {
             key: key("k"),
@@ -180,7 +180,7 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
         Finish::task(params, reply, Progress::within(PATIENCE))
     };
     let written = end(1_000, None).head.written();
-    house.lane.largest = written;
+    house.lane.link.set_largest(written);
     let (reply, mut answer) = oneshot::channel();
     let sent = house.lane.statements(vec![end(1_000, Some(reply)).into()]);
     assert_eq!(sent.len(), 1);
@@ -195,8 +195,8 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     );
 
     // Three fill a statement, with the bytes that go beside each.
-    let mut lens = |largest| {
-        house.lane.largest = largest;
+    let lens = |largest| {
+        house.lane.link.set_largest(largest);
         let ends = (0..4).map(|_| end(1_000, None).into()).collect();
         let statements = house.lane.statements(ends).into_iter();
         let lens = statements.map(|statement| statement.into_jobs().0.len());
