@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use proc_macro2::{Literal, TokenStream};
+use proc_macro2::{Literal, Span, TokenStream};
 use quote::quote;
-use syn::{Error, LitStr, Result};
+use syn::{Error, Ident, LitStr, Result};
+
+use crate::options::Options;
 
 /// The bounds of a setting, and how rowlock names them.
 pub(crate) struct Bounds {
@@ -59,6 +61,19 @@ pub(crate) fn within(option: &str, text: &LitStr, bounds: &Bounds) -> Result<Tok
         let millis = Literal::u64_unsuffixed(seconds * 1_000 + u64::from(rest));
         quote!(::std::time::Duration::from_millis(#millis))
     })
+}
+
+/// The calls of a builder that set these options, where they are given.
+pub(crate) fn durations(options: &mut Options, all: &[(&str, Bounds)]) -> Result<TokenStream> {
+    let mut settings = TokenStream::new();
+    for (setting, bounds) in all {
+        if let Some(text) = options.text(setting)? {
+            let duration = within(setting, &text, bounds)?;
+            let setting = Ident::new(setting, Span::call_site());
+            settings.extend(quote!(.#setting(#duration)));
+        }
+    }
+    Ok(settings)
 }
 
 fn parse(text: &str) -> Option<Duration> {

@@ -4,7 +4,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{Ident, Result};
 
-use crate::duration::{AT_LEAST_FOR, LEASE, MAX_HOLD, within};
+use crate::duration::{AT_LEAST_FOR, LEASE, MAX_HOLD, durations, within};
 use crate::function::Function;
 use crate::locked::name_of_lock;
 use crate::options::Options;
@@ -24,13 +24,10 @@ pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenSt
     let at_least_for = options.needed_text("at_least_for", "50s")?;
     let at_least_for = within("at_least_for", &at_least_for, &AT_LEAST_FOR)?;
     let mut settings = quote!(.at_least_for(#at_least_for));
-    for (setting, bounds) in [("at_most_for", MAX_HOLD), ("ttl", LEASE)] {
-        if let Some(text) = options.text(setting)? {
-            let duration = within(setting, &text, &bounds)?;
-            let setting = Ident::new(setting, Span::call_site());
-            settings.extend(quote!(.#setting(#duration)));
-        }
-    }
+    settings.extend(durations(
+        &mut options,
+        &[("at_most_for", MAX_HOLD), ("ttl", LEASE)],
+    )?);
     let client = function.client(&mut options)?.expression();
     let guard = options.variable("guard")?;
     let guard = guard.unwrap_or_else(|| Ident::new("held", Span::call_site()));

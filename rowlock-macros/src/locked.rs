@@ -4,7 +4,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::{Error, Ident, Result};
 
-use crate::duration::{LEASE, MAX_HOLD, WAIT, within};
+use crate::duration::{LEASE, MAX_HOLD, WAIT, durations};
 use crate::function::Function;
 use crate::options::Options;
 use crate::template::Template;
@@ -28,14 +28,8 @@ pub(crate) fn name_of_lock(
 
 pub(crate) fn expand(mut options: Options, function: Function) -> Result<TokenStream> {
     let name = name_of_lock(&mut options, &function, "stock:{id}")?;
-    let mut settings = TokenStream::new();
-    for (setting, bounds) in [("ttl", LEASE), ("wait", WAIT), ("max_hold", MAX_HOLD)] {
-        if let Some(text) = options.text(setting)? {
-            let duration = within(setting, &text, &bounds)?;
-            let setting = Ident::new(setting, Span::call_site());
-            settings.extend(quote!(.#setting(#duration)));
-        }
-    }
+    let all = [("ttl", LEASE), ("wait", WAIT), ("max_hold", MAX_HOLD)];
+    let settings = durations(&mut options, &all)?;
     let client = function.client(&mut options)?.expression();
     let guard = options.variable("guard")?;
     let guard = guard.unwrap_or_else(|| Ident::new("held", Span::call_site()));

@@ -267,6 +267,8 @@ impl Link {
 
     /// Ends the connection in good order, before its thread or its process ends, unless another link shares it.
     pub(crate) async fn close(mut self) {
+        // It has a share in the connection, too.
+        self.precedence = None;
         if Arc::strong_count(&self.slot) == 1 {
             self.hang_up().await;
         }

@@ -148,7 +148,7 @@ async fn a_login_under_way_at_the_end_leaves_no_log_beside_the_file() {
             house.shared.state().closed = true;
             house.shared.renew.notify_one();
         };
-        tokio::join!(renew(house.link(), &house.shared, "here"), end);
+        tokio::join!(renew(house.link().urgent(), &house.shared, "here"), end);
         assert!(!house.dir.path().join("a.db-wal").exists());
     }
 }
