@@ -135,9 +135,9 @@ pub use lock::{
 };
 pub use model::{
     Blocked, Busy, Cause, ConnectError, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
-    FingerprintPieces, FormToken, InvalidError, Key, Kind, LockInfo, Loss, Mode, Name, Outcome,
-    RecordError, RecordKey, RunInfo, RunState, SchemaError, Scope, SessionInfo, Subject,
-    TransactionError, Unfinished, WaiterInfo,
+    FingerprintPieces, FormToken, InvalidError, Key, Kind, LockInfo, Loss, Mode, Name, NameFilter,
+    NameInfo, NameState, Outcome, Page, RecordError, RecordFilter, RecordKey, RunInfo, RunState,
+    SchemaError, Scope, SessionInfo, Subject, TransactionError, Unfinished, WaiterInfo,
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};

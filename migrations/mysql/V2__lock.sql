@@ -63,9 +63,9 @@ CREATE TABLE IF NOT EXISTS rowlock_waiting_owner (
     KEY rowlock_waiting_owner_held (held_grant)
 ) ENGINE = InnoDB;
 
--- The last run of the work under a lock; docs/internals/locks.md, "Runs". One row per lock name.
+-- The last 20 runs of the work under a lock; docs/internals/locks.md, "Runs".
 CREATE TABLE IF NOT EXISTS rowlock_run (
-    name      varbinary(255) NOT NULL PRIMARY KEY,
+    name      varbinary(255) NOT NULL,
     grant_id  binary(16)     NOT NULL,
     fence     bigint         NOT NULL,
     holder    varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -73,5 +73,6 @@ CREATE TABLE IF NOT EXISTS rowlock_run (
     ended_at  datetime(6),
     succeeded boolean,
     message   text CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    PRIMARY KEY (name, fence),
     CONSTRAINT rowlock_run_ended CHECK ((ended_at IS NULL) = (succeeded IS NULL) AND (ended_at IS NULL) = (message IS NULL))
 ) ENGINE = InnoDB;

@@ -1,5 +1,5 @@
 -- One row per idempotency record; docs/internals/records.md.
--- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every
+-- clean_at is when the cleaner has something to do; NULL: never, because a person decides about the record first. The constraint is short on purpose: it is checked with every
 -- write.
 -- Times are UTC. DDL commits by itself here: each statement can run again.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency (

@@ -65,9 +65,9 @@ CREATE TABLE IF NOT EXISTS rowlock_waiting_owner (
 );
 CREATE INDEX IF NOT EXISTS rowlock_waiting_owner_held ON rowlock_waiting_owner (held_grant);
 
--- The last run of the work under a lock; docs/internals/locks.md, "Runs". One row per lock name.
+-- The last 20 runs of the work under a lock; docs/internals/locks.md, "Runs".
 CREATE TABLE IF NOT EXISTS rowlock_run (
-    name      bytea       NOT NULL PRIMARY KEY,
+    name      bytea       NOT NULL,
     grant_id  uuid        NOT NULL,
     fence     bigint      NOT NULL,
     holder    text        NOT NULL,
@@ -75,6 +75,7 @@ CREATE TABLE IF NOT EXISTS rowlock_run (
     ended_at  timestamptz,
     succeeded boolean,
     message   text,
+    PRIMARY KEY (name, fence),
     CONSTRAINT rowlock_run_ended CHECK ((ended_at IS NULL) = (succeeded IS NULL) AND (ended_at IS NULL) = (message IS NULL))
 );
 

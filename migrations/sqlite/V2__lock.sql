@@ -62,9 +62,9 @@ CREATE TABLE IF NOT EXISTS rowlock_waiting_owner (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rowlock_waiting_owner_held ON rowlock_waiting_owner (held_grant);
 
--- The last run of the work under a lock; docs/internals/locks.md, "Runs". One row per lock name.
+-- The last 20 runs of the work under a lock; docs/internals/locks.md, "Runs".
 CREATE TABLE IF NOT EXISTS rowlock_run (
-    name      BLOB    NOT NULL PRIMARY KEY,
+    name      BLOB    NOT NULL,
     grant_id  BLOB    NOT NULL,
     fence     INTEGER NOT NULL,
     holder    TEXT    NOT NULL,
@@ -72,5 +72,6 @@ CREATE TABLE IF NOT EXISTS rowlock_run (
     ended_at  INTEGER,
     succeeded INTEGER,
     message   TEXT,
+    PRIMARY KEY (name, fence),
     CONSTRAINT rowlock_run_ended CHECK ((ended_at IS NULL) = (succeeded IS NULL) AND (ended_at IS NULL) = (message IS NULL))
 ) STRICT, WITHOUT ROWID;

@@ -1,5 +1,5 @@
 -- One row per idempotency record; docs/internals/records.md.
--- clean_at is when the cleaner has something to do. The constraint is short on purpose: it is checked with every
+-- clean_at is when the cleaner has something to do; NULL: never, because a person decides about the record first. The constraint is short on purpose: it is checked with every
 -- write.
 -- Times are microseconds since 1970-01-01 UTC.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency (
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS rowlock_idempotency (
         AND (state = 'done') = (outcome IS NOT NULL) AND (clean_at IS NULL) = (forget_at IS NULL)
     )
 ) STRICT;
-CREATE INDEX IF NOT EXISTS rowlock_idempotency_clean ON rowlock_idempotency (clean_at) WHERE clean_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rowlock_idempotency_clean ON rowlock_idempotency (clean_at);
 
 -- One row per finished step of an idempotency record; docs/internals/records.md.
 CREATE TABLE IF NOT EXISTS rowlock_idempotency_step (

@@ -59,8 +59,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
             let held = rowlock.admin().holders(name.clone()).await?;
-            let mut waiters = rowlock.admin().waiters().await?;
-            waiters.retain(|waiter| waiter.name == name);
+            let waiters = rowlock.admin().queue(name.clone(), 0).await?;
             show::print_one(&name, &held, &waiters, json)?;
             if !json {
                 quarantine::tell_of_it(&rowlock).await?;

@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use crate::out::say;
 use crate::record_words::record;
-use crate::records::{print_list, print_one, url_argument, whole};
+use crate::records::{list, print_list, print_one, url_argument, whole};
 use crate::reset::Reset;
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
 use rowlock::{
-    Cleaned, Error, Idempotency, Outcome, RecordError, RecordKey, RecordState, Resolution, Rowlock,
-    Scope,
+    Cleaned, Error, Idempotency, Outcome, RecordError, RecordFilter, RecordKey, RecordState,
+    Resolution, Rowlock, Scope,
 };
 
 #[derive(Debug, Subcommand)]
@@ -116,8 +116,14 @@ impl Command {
                 limit,
                 json,
             } => {
-                let scope = scope.as_deref().map(str::as_bytes);
-                let infos = idempotency.list(scope, state, limit).await?;
+                let mut filter = RecordFilter::new();
+                if let Some(scope) = scope {
+                    filter = filter.scope(scope, "");
+                }
+                if let Some(state) = state {
+                    filter = filter.state(state);
+                }
+                let infos = list(&idempotency, filter, limit as usize).await?;
                 print_list(&infos, limit, json)?;
                 if infos.is_empty() && !json {
                     database::tell_where(&rowlock);

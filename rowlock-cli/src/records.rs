@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::out::{print, say};
 use crate::{Failure, database, show};
-use rowlock::{Outcome, RecordInfo, RecordKey, RecordState, StepInfo};
+use rowlock::{Idempotency, Outcome, RecordFilter, RecordInfo, RecordKey, RecordState, StepInfo};
 
 /// The most bytes of an outcome that are printed for people.
 const SHOWN: usize = 4_096;
@@ -93,6 +93,24 @@ fn lasts(info: &RecordInfo) -> String {
         _ => None,
     };
     left.map_or_else(String::new, span)
+}
+
+/// The first records of a filter.
+pub(crate) async fn list(
+    idempotency: &Idempotency,
+    mut filter: RecordFilter,
+    limit: usize,
+) -> Result<Vec<RecordInfo>, Failure> {
+    let mut infos = Vec::new();
+    loop {
+        let page = idempotency.list(&filter).await?;
+        infos.extend(page.items);
+        if page.next.is_none() || infos.len() >= limit {
+            infos.truncate(limit);
+            return Ok(infos);
+        }
+        filter = filter.from(page.next);
+    }
 }
 
 pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result<(), Failure> {

@@ -2,11 +2,12 @@
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 use clap::Args;
-use rowlock::{Error, Idempotency, RecordError, RecordState, Scope};
+use rowlock::{Error, Idempotency, RecordError, RecordFilter, RecordState, Scope};
 
 use crate::Failure;
 use crate::out::{say, tell};
 use crate::record_words::{bytes, record};
+use crate::records::list;
 
 #[derive(Debug, Args)]
 pub(crate) struct Reset {
@@ -68,10 +69,11 @@ impl Reset {
         }
         let only = self.only.as_ref();
         let only = only.map(|only| bytes(only, self.hex)).transpose()?;
-        let poisoned = Some(RecordState::Poisoned);
-        let found = idempotency
-            .list(only.as_deref(), poisoned, u32::MAX)
-            .await?;
+        let mut filter = RecordFilter::new().state(RecordState::Poisoned);
+        if let Some(only) = only {
+            filter = filter.scope(only, "");
+        }
+        let found = list(idempotency, filter, usize::MAX).await?;
         let is_wanted = |at: DateTime<Utc>| self.since.is_none_or(|since| since <= at);
         let mut count = 0;
         for info in found.iter().filter(|info| is_wanted(info.attempted_at)) {

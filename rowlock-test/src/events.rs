@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use rowlock::{Builder, Busy, Error, Held, Loss, Rowlock};
+use rowlock::{Builder, Busy, Error, Held, Loss, Rowlock, RunInfo};
 
 use crate::patience;
 
@@ -30,6 +30,12 @@ pub async fn connected(builder: &Builder, url: &str) -> Rowlock {
             connected => return connected.unwrap(),
         }
     }
+}
+
+/// The last run of the work under a lock, if one was recorded.
+pub async fn last_run(rowlock: &Rowlock, name: &str) -> Option<RunInfo> {
+    let runs = rowlock.admin().runs_of(name).await;
+    runs.unwrap().into_iter().next()
 }
 
 /// Takes a lock that must be free. (Another verb may have its row locked for a moment: then nobody is told as its

@@ -14,9 +14,7 @@ pub type Waiting = JoinHandle<Result<Held, Error>>;
 
 /// The waiters for a name, the first one first.
 pub async fn waiters(rowlock: &Rowlock, name: &str) -> Vec<WaiterInfo> {
-    let mut all = rowlock.admin().waiters().await.unwrap();
-    all.retain(|waiter| waiter.name.as_str() == name);
-    all
+    rowlock.admin().queue(name, 0).await.unwrap()
 }
 
 /// The holders of the waiters for a name, the first one first.

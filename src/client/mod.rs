@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::idempotency::{FormTokens, Idempotency};
 use crate::lock::{InTx, Lock, MultiLock, Owner, RwLock, Semaphore, Version};
-use crate::model::{Engine, Error, LockInfo, Name, Subject, Unfinished};
+use crate::model::{Engine, Error, LockInfo, Moment, Name, Subject, Unfinished};
 use crate::runtime::Core;
 use crate::store::verbs::Store;
 use crate::store::verbs::row::LockRow;
@@ -186,6 +186,22 @@ impl Rowlock {
         let inspect = async move |store: &mut dyn Store| store.lock_inspect(&name).await;
         let row = self.core.lanes.run_aside(head, inspect).await?;
         row.map(LockRow::info).transpose()
+    }
+
+    /// Asks the database one question, for a probe of readiness: whether it answers, and has rowlock's tables. Returns
+    /// how long that took.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or tables that are missing.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn ping(&self) -> Result<Duration, Error> {
+        let asked = Moment::now();
+        self.admin().quarantine_left().await?;
+        Ok(asked.elapsed())
     }
 
     /// The operator's side of this client: who holds what, releases by force, cleaning, quarantine; see [`Admin`].

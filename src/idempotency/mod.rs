@@ -48,6 +48,7 @@ mod guard;
 mod judge;
 mod layer_attempt;
 mod layer_keys;
+mod list;
 mod look;
 #[cfg(feature = "testing")]
 mod lose;

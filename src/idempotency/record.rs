@@ -10,7 +10,7 @@ use crate::model::{
     Error, Fingerprint, Key, Outcome, RecordError, RecordKey, RecordState, Subject, check_step,
 };
 use crate::store::verbs::Store;
-use crate::store::verbs::record_admin::{Decision, ListParams};
+use crate::store::verbs::record_admin::Decision;
 use crate::store::verbs::record_row::RecordRow;
 use crate::store::verbs::time::micros;
 
@@ -89,7 +89,7 @@ pub enum Resolution {
 
 impl RecordRow {
     /// The row as callers see it.
-    fn info(self) -> Result<RecordInfo, Error> {
+    pub(super) fn info(self) -> Result<RecordInfo, Error> {
         let damaged = |what| corrupt(&self.scope, &self.key, what);
         let record = RecordKey::new(&self.scope, &self.key)
             .map_err(|_| damaged("its scope or key is empty"))?;
@@ -172,29 +172,6 @@ impl Idempotency {
             })
         });
         steps.collect()
-    }
-
-    /// At most `limit` records, sorted by scope and key, without their outcomes. `scope` and `state` restrict the list
-    /// to one scope and to one state.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, a damaged record.
-    pub async fn list(
-        &self,
-        scope: Option<&[u8]>,
-        state: Option<RecordState>,
-        limit: u32,
-    ) -> Result<Vec<RecordInfo>, Error> {
-        let filter = ListParams {
-            scope: scope.map(Vec::from),
-            state,
-            limit,
-        };
-        let head = self.core.lanes.look(None, "list records");
-        let list = async move |store: &mut dyn Store| store.record_list(&filter).await;
-        let rows = self.core.lanes.run_slow(head, list).await?;
-        rows.into_iter().map(RecordRow::info).collect()
     }
 
     /// Lets a record without a running attempt run again, such as a poisoned one. Results of finished steps are kept.

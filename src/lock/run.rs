@@ -12,9 +12,8 @@ use crate::store::verbs::run::{RunEnd, RunParams};
 const MESSAGE: usize = 1_000;
 
 impl Held {
-    /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last run
-    /// of each lock ([`Admin::runs`](crate::Admin::runs)). It replaces the previous run. A second call of the same
-    /// guard does nothing.
+    /// Records that the work under this lease begins: when, by whom, and under which fence. Operators see the last
+    /// runs of each lock ([`Admin::runs_of`](crate::Admin::runs_of)). A second call of the same guard does nothing.
     ///
     /// # Errors
     ///
@@ -36,8 +35,9 @@ impl Held {
     /// // … the report is made …
     /// held.end_run(true, "42 pages").await?;
     /// held.release().await?;
-    /// let last = rowlock.admin().last_run("nightly-report").await?.expect("it was recorded");
-    /// println!("{} {} after {:?}: {}", last.name, last.state, last.took.unwrap_or_default(), last.message);
+    /// for run in rowlock.admin().runs_of("nightly-report").await? {
+    ///     println!("{} {} after {:?}: {}", run.name, run.state, run.took.unwrap_or_default(), run.message);
+    /// }
     /// # Ok(())
     /// # }
     /// ```

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::Name;
 
-/// The last run of the work under a lock, as its row in the database describes it.
+/// A run of the work under a lock, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunInfo {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, RecordError, RecordState, Rowlock, Scope};
+use rowlock::{Begun, Error, Fingerprint, RecordError, RecordFilter, RecordState, Rowlock, Scope};
 use rowlock_test::{Db, begin, begin_new, lapse, on_every_engine, outcome, request, take_over};
 
 /// A lease, short enough to wait for its end.
@@ -172,7 +172,10 @@ on_every_engine! {
             let at = db.from_now(seconds);
             db.execute(&format!("UPDATE rowlock_idempotency SET lease_until = {at}")).await;
         };
-        let is_listed = async |state| idempotency.list(None, Some(state), 9).await.unwrap().len() == 1;
+        let is_listed = async |state| {
+            let found = idempotency.list(&RecordFilter::new().state(state)).await.unwrap();
+            found.items.len() == 1
+        };
         // Freed by the drop of its guard, or by nobody: the process has crashed.
         for (is_crashed, state) in [(false, RecordState::Free), (true, RecordState::Lapsed)] {
             let key = if is_crashed { "crashed" } else { "dropped" };

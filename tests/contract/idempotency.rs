@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rowlock::layer::LayerAttempt as _;
-use rowlock::{Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordState, Scope};
+use rowlock::{
+    Begun, Error, Fingerprint, InvalidError, Outcome, RecordError, RecordFilter, RecordState, Scope,
+};
 use rowlock_test::{Db, begin, begin_new, is_left_of, on_every_engine, on_tx, outcome, request};
 use tokio::task::JoinSet;
 
@@ -94,8 +96,15 @@ on_every_engine! {
         begin_new(&idempotency, "free").await.release().await.unwrap();
         let begun = idempotency.begin(Scope("other").key("k"), &request()).await.unwrap();
         let Begun::New(elsewhere) = begun else { panic!("{begun:?}") };
-        let list = async |scope: Option<&[u8]>, state, limit| {
-            let found = idempotency.list(scope, state, limit).await.unwrap();
+        let list = async |scope: Option<&[u8]>, state: Option<RecordState>, limit| {
+            let mut filter = RecordFilter::new().limit(limit);
+            if let Some(scope) = scope {
+                filter = filter.scope(scope, "");
+            }
+            if let Some(state) = state {
+                filter = filter.state(state);
+            }
+            let found = idempotency.list(&filter).await.unwrap().items;
             let names = found.iter().map(|info| (info.record.to_string(), info.state));
             names.collect::<Vec<_>>()
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rowlock::{Error, InvalidError, Loss, RecordError, Rowlock, RunState};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::Ran;
-use rowlock_test::{Db, eventually, on_every_engine, release, take};
+use rowlock_test::{Db, eventually, last_run, on_every_engine, release, take};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -96,25 +96,25 @@ on_every_engine! {
 
     async fn the_last_run_tells_what_came_of_it(db: &Db) {
         let rowlock = db.rowlock().await;
-        assert_eq!(rowlock.admin().last_run("j").await.unwrap(), None);
+        assert_eq!(last_run(&rowlock, "j").await, None);
         let job = Job::new(&rowlock, "j").holder("here");
         let other = db.rowlock().await;
         let began = Instant::now();
         let failed = job.run(async |held| {
-            let run = other.admin().last_run("j").await.unwrap().unwrap();
+            let run = last_run(&other, "j").await.unwrap();
             assert_eq!((run.state, run.fence), (RunState::Running, held.fence()));
             let long = format!("no paper\0{}", "ä".repeat(1_000));
             Err::<(), _>(Error::Record(RecordError::Json { detail: long }))
         });
         let error = failed.await.unwrap_err();
         assert!(matches!(error, Error::Record(RecordError::Json { .. })), "{error}");
-        let run = other.admin().last_run("j").await.unwrap().unwrap();
+        let run = last_run(&other, "j").await.unwrap();
         assert_eq!((run.state, run.holder.as_str()), (RunState::Failed, "here"));
         assert!(run.message.contains("no paper") && run.message.len() >= 990, "{}", run.message);
         assert!(run.took.unwrap() <= began.elapsed());
         // The next run replaces it.
         assert!(works(&job).await);
-        let next = other.admin().last_run("j").await.unwrap().unwrap();
+        let next = last_run(&other, "j").await.unwrap();
         assert_eq!((next.state, next.message.as_str()), (RunState::Succeeded, ""));
         assert!(next.fence > run.fence && next.began_at >= run.began_at);
         assert!(works(&Job::new(&rowlock, "a")).await);
@@ -129,14 +129,14 @@ on_every_engine! {
         late.begin_run().await.unwrap();
         late.begin_run().await.unwrap();
         two.admin().force_release("j").await.unwrap();
-        let run = two.admin().last_run("j").await.unwrap().unwrap();
+        let run = last_run(&two, "j").await.unwrap();
         assert_eq!(run.state, RunState::Abandoned);
         let next = take(&two, "j", LONG).await;
         next.begin_run().await.unwrap();
         assert!(!late.end_run(true, "late").await.unwrap());
         let error = late.begin_run().await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::TakenOver, .. }), "{error}");
-        let run = two.admin().last_run("j").await.unwrap().unwrap();
+        let run = last_run(&two, "j").await.unwrap();
         assert_eq!((run.state, run.fence), (RunState::Running, next.fence()));
         release(&next).await;
         assert!(next.end_run(true, "done").await.unwrap());
@@ -176,7 +176,7 @@ on_every_engine! {
         one.shutdown(Duration::from_secs(10)).await;
         for name in ["dropped", "panics"] {
             assert!(!works(&Job::new(&two, name)).await, "{name}");
-            let run = two.admin().last_run(name).await.unwrap().unwrap();
+            let run = last_run(&two, name).await.unwrap();
             assert!(matches!(run.state, RunState::Abandoned | RunState::Running), "{run:?}");
         }
     }
@@ -205,7 +205,7 @@ on_every_engine! {
         let job = Job::new(&rowlock, "j");
         job.begin().await.unwrap().held().begin_run().await.unwrap();
         rowlock.flush().await;
-        let run = rowlock.admin().last_run("j").await.unwrap().unwrap();
+        let run = last_run(&rowlock, "j").await.unwrap();
         assert_eq!((run.state, run.took), (RunState::Abandoned, None));
     }
 
@@ -215,7 +215,7 @@ on_every_engine! {
         let ran = job.run(async |_| std::future::pending::<Result<(), Error>>().await);
         let error = ran.await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::MaxHold, .. }), "{error}");
-        let run = rowlock.admin().last_run("j").await.unwrap().unwrap();
+        let run = last_run(&rowlock, "j").await.unwrap();
         assert_eq!(run.state, RunState::Failed);
         assert!(run.message.contains("max_hold"), "{}", run.message);
         eventually("another one can run", async || works(&job).await).await;
@@ -249,6 +249,6 @@ on_every_engine! {
         assert!(works(&job).await);
         assert!(!works(&job).await, "its name stays taken");
         db.execute("ALTER TABLE gone RENAME TO rowlock_run").await;
-        assert_eq!(rowlock.admin().last_run("j").await.unwrap(), None);
+        assert_eq!(last_run(&rowlock, "j").await, None);
     }
 }

@@ -31,6 +31,7 @@ mod leader;
 mod leader_observer;
 mod leader_work;
 mod linger;
+mod lists;
 mod lock_all;
 mod migrations;
 mod modes;

@@ -1,6 +1,6 @@
 //! A list of the records in one state has those that are in it, and no others.
 
-use rowlock::{Begun, Fingerprint, Outcome, RecordState, Scope};
+use rowlock::{Begun, Fingerprint, Outcome, RecordFilter, RecordState, Scope};
 
 use rowlock_test::{Db, on_every_engine};
 
@@ -50,7 +50,9 @@ on_every_engine! {
         guard.complete(&Outcome::empty()).await.unwrap();
         copies(db).await;
         let keys = async |listed: Option<RecordState>, shown: &dyn Fn(RecordState) -> bool| {
-            let found = idempotency.list(None, listed, 100).await.unwrap();
+            let all = RecordFilter::new().limit(1_000);
+            let filter = listed.map_or(all.clone(), |state| all.state(state));
+            let found = idempotency.list(&filter).await.unwrap().items;
             let found = found.into_iter().filter(|info| shown(info.state));
             found.map(|info| info.record.to_string()).collect::<Vec<_>>()
         };

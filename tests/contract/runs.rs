@@ -6,7 +6,7 @@ use std::time::Duration;
 use rowlock::extend::raise_fence;
 use rowlock::{Error, RunState};
 use rowlock_recipes::Job;
-use rowlock_test::{Db, on_every_engine, release, take};
+use rowlock_test::{Db, last_run, on_every_engine, release, take};
 
 const LONG: Duration = Duration::from_mins(10);
 
@@ -26,7 +26,7 @@ on_every_engine! {
             db.execute(&format!("UPDATE rowlock_lock SET expires_at = {past}, acquired_at = {past} WHERE name = {name}")).await;
             let error = held.begin_run().await.unwrap_err();
             assert!(matches!(error, Error::Lost { .. }), "{error}");
-            assert_eq!(two.admin().last_run("a").await.unwrap().is_some(), round == 1);
+            assert_eq!(last_run(&two, "a").await.is_some(), round == 1);
             let next = take(&two, "a", LONG).await;
             next.begin_run().await.unwrap();
             release(&next).await;
@@ -37,18 +37,18 @@ on_every_engine! {
         let one = db.rowlock().await;
         let held = take(&one, "a", LONG).await;
         held.begin_run().await.unwrap();
-        let began = one.admin().last_run("a").await.unwrap().unwrap();
+        let began = last_run(&one, "a").await.unwrap();
         raise_fence(&held, held.fence() + 1_000).await.unwrap();
         held.begin_run().await.unwrap();
-        assert_eq!(one.admin().last_run("a").await.unwrap().unwrap().began_at, began.began_at, "it began before");
+        assert_eq!(last_run(&one, "a").await.unwrap().began_at, began.began_at, "it began before");
         assert!(held.end_run(true, "done").await.unwrap());
-        let run = one.admin().last_run("a").await.unwrap().unwrap();
+        let run = last_run(&one, "a").await.unwrap();
         assert_eq!((run.state, run.message.as_str()), (RunState::Succeeded, "done"));
         release(&held).await;
         // A later lease without a run does not end it.
         let next = take(&one, "a", LONG).await;
         assert!(!next.end_run(false, "other").await.unwrap());
-        assert_eq!(one.admin().last_run("a").await.unwrap().unwrap(), run);
+        assert_eq!(last_run(&one, "a").await.unwrap(), run);
     }
 
     async fn a_run_does_not_wait_for_a_transaction_that_has_the_row_locked(db: &Db) {
@@ -81,7 +81,7 @@ on_every_engine! {
         let second = lock.acquire().await.unwrap();
         second.begin_run().await.unwrap();
         assert!(!first.end_run(false, "late").await.unwrap());
-        let run = one.admin().last_run("a").await.unwrap().unwrap();
+        let run = last_run(&one, "a").await.unwrap();
         assert_eq!((run.state, run.fence), (RunState::Running, second.fence()));
         assert!(second.end_run(true, "done").await.unwrap());
         release(&second).await;
@@ -92,12 +92,12 @@ on_every_engine! {
         let held = take(&one, "a", LONG).await;
         held.begin_run().await.unwrap();
         assert!(held.end_run(false, "no paper").await.unwrap());
-        let run = one.admin().last_run("a").await.unwrap().unwrap();
+        let run = last_run(&one, "a").await.unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert!(held.end_run(false, "no paper").await.unwrap());
         assert!(!held.end_run(true, "no paper").await.unwrap());
         assert!(!held.end_run(false, "").await.unwrap());
-        assert_eq!(one.admin().last_run("a").await.unwrap().unwrap(), run);
+        assert_eq!(last_run(&one, "a").await.unwrap(), run);
     }
 
     async fn a_run_under_a_lock_of_a_session_was_abandoned_with_it(db: &Db) {
@@ -112,11 +112,11 @@ on_every_engine! {
         for name in ["b", "c"] {
             others.push(one.lock(name).in_session().acquire().await.unwrap());
         }
-        let run = two.admin().last_run("a").await.unwrap().unwrap();
+        let run = last_run(&two, "a").await.unwrap();
         assert_eq!(run.state, RunState::Running);
         let past = db.past();
         db.execute(&format!("UPDATE rowlock_session SET expires_at = {past}")).await;
-        let run = two.admin().last_run("a").await.unwrap().unwrap();
+        let run = last_run(&two, "a").await.unwrap();
         assert_eq!(run.state, RunState::Abandoned);
         for other in others {
             let error = other.begin_run().await.unwrap_err();
@@ -149,10 +149,39 @@ on_every_engine! {
         // (The work may be done before the loss is seen.)
         if let Some(next) = late.await.ok().and_then(rowlock_recipes::job::Ran::here) {
             assert!(next.is_held());
-            let run = two.admin().last_run("j").await.unwrap().unwrap();
+            let run = last_run(&two, "j").await.unwrap();
             assert_eq!((run.state, run.holder.as_str(), run.fence), (RunState::Running, "next", next.fence()));
             assert!(one.lock("j").try_acquire().await.unwrap().is_none());
         }
+    }
+
+    async fn the_last_twenty_runs_are_kept(db: &Db) {
+        let rowlock = db.rowlock().await;
+        for run in 0..23 {
+            let held = take(&rowlock, "j", LONG).await;
+            held.begin_run().await.unwrap();
+            if run != 21 {
+                held.end_run(run % 2 == 0, &run.to_string()).await.unwrap();
+            }
+            release(&held).await;
+        }
+        let runs = rowlock.admin().runs_of("j").await.unwrap();
+        assert!(runs.is_sorted_by(|one, two| one.fence > two.fence));
+        let said: Vec<_> = runs.iter().map(|run| run.message.parse().unwrap_or(21)).collect();
+        assert_eq!(said, (3..23).rev().collect::<Vec<u32>>());
+        let states = [RunState::Succeeded, RunState::Abandoned, RunState::Succeeded, RunState::Failed];
+        assert_eq!(runs.iter().take(4).map(|run| run.state).collect::<Vec<_>>(), states);
+        assert_eq!(rowlock.admin().runs().await.unwrap(), runs[..1]);
+        // A late process ends no run after the next one has begun, and begins none.
+        let late = take(&rowlock, "late", LONG).await;
+        late.begin_run().await.unwrap();
+        let next = db.rowlock().await;
+        next.admin().force_release("late").await.unwrap();
+        let held = take(&next, "late", LONG).await;
+        held.begin_run().await.unwrap();
+        assert!(!late.end_run(true, "late").await.unwrap_or(false));
+        let [last, first] = &next.admin().runs_of("late").await.unwrap()[..] else { panic!("two runs") };
+        assert_eq!((last.state, first.state), (RunState::Running, RunState::Abandoned));
     }
 
     async fn runs_of_long_ago_are_cleaned_away(db: &Db) {

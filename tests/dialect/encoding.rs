@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Engine, Fingerprint, Outcome, Rowlock, Scope};
-use rowlock_test::{App, Db, eventually, on_app, queue_of, release, take, with_database};
+use rowlock_test::{App, Db, eventually, last_run, on_app, queue_of, release, take, with_database};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -20,12 +20,7 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
     assert_eq!(holder(rowlock, "🐋 client").await, kept);
     held.begin_run().await.unwrap();
     assert!(held.end_run(false, TEXT).await.unwrap());
-    let run = rowlock
-        .admin()
-        .last_run("🐋 client")
-        .await
-        .unwrap()
-        .unwrap();
+    let run = last_run(rowlock, "🐋 client").await.unwrap();
     assert_eq!((&*run.message, &*run.holder), (kept, kept));
 
     // A lock's own text: asked for once, with a wait, in a session, as a permit, several at a time.

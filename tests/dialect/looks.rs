@@ -3,7 +3,7 @@
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use rowlock::{Engine, Held, Rowlock};
+use rowlock::{Engine, Held, RecordFilter, Rowlock};
 use rowlock_test::{Db, Mode, eventually, patience, take, through_proxy};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -105,7 +105,7 @@ async fn lists_hold_up_neither_operations_nor_looks() {
     tx.execute("LOCK TABLE rowlock_idempotency").await.unwrap();
     let listed = tokio::spawn({
         let idempotency = rowlock.idempotency();
-        async move { idempotency.list(None, None, 10).await }
+        async move { idempotency.list(&RecordFilter::new()).await }
     });
     let waits = async || db.waiting().await == 1;
     eventually("the list waits for the table", waits).await;

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, Rowlock, Scope};
+use rowlock::{Begun, Engine, Error, Fingerprint, Outcome, RecordFilter, Rowlock, Scope};
 use rowlock_test::{App, Db, Own, as_user, renewed, take, user_name};
 use tokio::task::JoinSet;
 
@@ -78,8 +78,9 @@ async fn records(rowlock: &Rowlock) {
             .unwrap()
             .is_some()
     );
-    let list = idempotency.list(Some(b"s"), None, 10).await.unwrap();
-    assert_eq!(list.len(), 1);
+    let of_scope = RecordFilter::new().scope("s", "");
+    let list = idempotency.list(&of_scope).await.unwrap();
+    assert_eq!(list.items.len(), 1);
     let mut tasks = JoinSet::new();
     for number in 0..20 {
         let (idempotency, request) = (idempotency.clone(), request);

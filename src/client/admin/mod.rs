@@ -3,6 +3,7 @@
 mod clean;
 mod force;
 mod forget;
+mod list;
 mod quarantine;
 
 use std::sync::Arc;
@@ -11,12 +12,12 @@ pub use clean::Cleaned;
 use uuid::Uuid;
 
 use super::Rowlock;
-use crate::model::{Error, Kind, LockInfo, Name, RunInfo, SessionInfo, Subject, WaiterInfo};
+use crate::model::{Error, Kind, LockInfo, Name, RunInfo, SessionInfo, Subject};
 use crate::runtime::Core;
+use crate::runtime::batch::head::{JobHead, Manner};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lock_row::RowAction;
-use crate::store::verbs::queue::WaiterRow;
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::run::RunRow;
 use crate::store::verbs::session::SessionRow;
@@ -85,29 +86,6 @@ impl<'a> Admin<'a> {
         rows.into_iter().map(LockRow::info).collect()
     }
 
-    /// All live leases, sorted by name. It reads the whole table, on a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, or a damaged row.
-    pub async fn list(self) -> Result<Vec<LockInfo>, Error> {
-        let list = async |store: &mut dyn Store| store.lock_list().await;
-        let rows = self.read(None, "list", list).await?;
-        rows.into_iter().map(LockRow::info).collect()
-    }
-
-    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that
-    /// have expired.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, or a damaged row.
-    pub async fn waiters(self) -> Result<Vec<WaiterInfo>, Error> {
-        let list = async |store: &mut dyn Store| store.queue_list().await;
-        let rows = self.read(None, "list waiters", list).await?;
-        rows.into_iter().map(WaiterRow::info).collect()
-    }
-
     /// All live sessions of all clients, the oldest first.
     ///
     /// # Errors
@@ -117,6 +95,30 @@ impl<'a> Admin<'a> {
         let list = async |store: &mut dyn Store| store.session_list().await;
         let rows = self.read(None, "list sessions", list).await?;
         rows.into_iter().map(SessionRow::info).collect()
+    }
+
+    /// Ends the session of a client: all its locks are free, and its waiters leave the queues. Returns how many locks
+    /// these were. The client notices at the next renewal of its session, within a third of the
+    /// [`session_ttl`](crate::Builder::session_ttl), and may go on working until then: stop it first, or have the
+    /// resource check the fence. A lock that a transaction has pinned is free when that transaction has ended.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it.
+    pub async fn end_session(self, id: Uuid) -> Result<u64, Error> {
+        let head = JobHead {
+            manner: Manner::Order,
+            ..self
+                .core()
+                .lanes
+                .wish(Subject::Session(id), "end the session")
+        };
+        let end = async move |store: &mut dyn Store| store.session_end(id).await;
+        self.core().lanes.run_slow(head, end).await
     }
 
     /// The last run of each lock, sorted by name. A lock has a run if its holder [records](crate::Held::begin_run)
@@ -131,20 +133,20 @@ impl<'a> Admin<'a> {
         rows.into_iter().map(RunRow::info).collect()
     }
 
-    /// The last run of the work under the lock `name`, if one was recorded.
+    /// The runs of the work under the lock `name`, the last one first: at most 20 are kept.
     ///
     /// # Errors
     ///
     /// An invalid name, a database out of reach, or a damaged row.
-    pub async fn last_run<N>(self, name: N) -> Result<Option<RunInfo>, Error>
+    pub async fn runs_of<N>(self, name: N) -> Result<Vec<RunInfo>, Error>
     where
         N: TryInto<Name>,
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
         let list = async move |store: &mut dyn Store| store.run_list(Some(&name)).await;
-        let mut rows = self.read(None, "look up the last run", list).await?;
-        rows.pop().map(RunRow::info).transpose()
+        let rows = self.read(None, "list the runs of", list).await?;
+        rows.into_iter().map(RunRow::info).collect()
     }
 
     /// The engine and version that the server reports.

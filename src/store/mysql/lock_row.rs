@@ -102,8 +102,6 @@ const INSPECT: &str = live_rows!("l.name >= ? AND l.name < ? AND ", "l.name LIMI
 
 const HOLDERS: &str = live_rows!("l.name >= ? AND l.name < ? AND ", "l.fence, l.acquired_at");
 
-const LIST: &str = live_rows!("", "l.name");
-
 /// Locks the row if it may be forgotten: the condition of the cleaner (`clean.rs`), without its age.
 const UNUSED: &str = "
 SELECT name FROM rowlock_lock FORCE INDEX (PRIMARY)
@@ -123,10 +121,6 @@ impl LockRowStore for MySqlConnection {
     async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
         let keys = [hex(name.as_bytes()), hex(&end_of(name))];
         Ok(read_as(self, &fill(HOLDERS, &keys)).await?)
-    }
-
-    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        Ok(read_as(self, LIST).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {

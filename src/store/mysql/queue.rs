@@ -29,7 +29,7 @@ use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, PassWhy, QueueStore, Ticket, WINDOW, WaiterRow, with_quarantine,
+    PassOutcome, PassParams, PassWhy, QueueStore, Ticket, WINDOW, with_quarantine,
 };
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::session::SessionStore;
@@ -198,14 +198,6 @@ const AWAITED: &str = "
 SELECT l.name FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name) WHERE l.waiters > 0";
 
-const LIST: &str = "
-SELECT w.name, w.position, w.holder, w.session_id,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', w.joined_at),
-       TIMESTAMPDIFF(MICROSECOND, w.joined_at, SYSDATE(6))
-FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
-WHERE s.expires_at > SYSDATE(6)
-ORDER BY w.name, w.position";
-
 const KNOWS: &str = "SELECT 1 FROM rowlock_waiter WHERE name = ? AND grant_id = ? UNION \
                      SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_id = ?";
 
@@ -280,10 +272,6 @@ impl QueueStore for MySqlConnection {
         let grant = hex(ticket.grant_id.as_bytes());
         let found = read_alone(self, &fill(KNOWS, &[name, grant.clone(), row, grant])).await?;
         Ok(!found.is_empty())
-    }
-
-    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
-        Ok(read_as(self, LIST).await?)
     }
 }
 

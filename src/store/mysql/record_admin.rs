@@ -4,30 +4,36 @@ use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection};
 
 use super::record::read_records;
-use super::statement::{fill, hex, read_as, text};
+use super::statement::{fill, hex, read_as};
 use super::step;
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
+use crate::store::verbs::record_admin::{DecideParams, Decision, RecordAdminStore, RecordRange};
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::to_micros;
 
-/// Records without their outcomes. The filter is the rule of
-/// [`state_now`](crate::store::verbs::record_row::RecordRow::state_now).
+/// The keys are found first: a row may have a large outcome.
 const LIST: &str = read_records!(
     "NULL AS outcome, NULL AS outcome_size",
-    "rowlock_idempotency r
-WHERE (? IS NULL OR r.scope = ?)
-  AND (? IS NULL OR ? = CASE
-        WHEN r.state = 'running' AND r.lease_until > SYSDATE(6) THEN 'running'
-        WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.abandoned >= r.max_attempts
-             AND r.lease_until > SYSDATE(6) - INTERVAL 1 HOUR THEN 'poisoned'
-        WHEN r.state = 'running' THEN 'lapsed'
-        WHEN r.state = 'done' AND r.retain_until <= SYSDATE(6) THEN 'expired'
-        ELSE r.state END)
-ORDER BY r.scope, r.idempotency_key
-LIMIT ?"
+    "(
+    SELECT scope, idempotency_key FROM rowlock_idempotency FORCE INDEX (PRIMARY)
+    WHERE (scope > ? OR scope = ? AND idempotency_key >= ?) AND (scope < ? OR scope = ? AND idempotency_key < ?)
+    ORDER BY scope, idempotency_key LIMIT 1000
+) k
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY) ON r.scope = k.scope AND r.idempotency_key = k.idempotency_key
+ORDER BY k.scope, k.idempotency_key"
+);
+
+const OPEN: &str = read_records!(
+    "NULL AS outcome, NULL AS outcome_size",
+    "(
+    (SELECT scope, idempotency_key FROM rowlock_idempotency FORCE INDEX (rowlock_idempotency_clean)
+     WHERE clean_at IS NULL LIMIT 1000)
+    UNION ALL
+    (SELECT scope, idempotency_key FROM rowlock_idempotency FORCE INDEX (rowlock_idempotency_clean)
+     WHERE clean_at IS NOT NULL ORDER BY clean_at DESC LIMIT 1000)
+) k
+STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY) ON r.scope = k.scope AND r.idempotency_key = k.idempotency_key"
 );
 
 /// Locks the record, so that the statement that changes it never waits.
@@ -63,13 +69,15 @@ WHERE scope = ? AND idempotency_key = ? AND attempt = ?
 
 #[async_trait]
 impl RecordAdminStore for MySqlConnection {
-    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
-        let null = || String::from("NULL");
-        let scope = filter.scope.as_deref().map_or_else(null, hex);
-        let state = filter.state.map_or_else(null, |state| text(state.name()));
-        let limit = filter.limit.to_string();
-        let list = fill(LIST, &[scope.clone(), scope, state.clone(), state, limit]);
+    async fn record_list(&mut self, range: &RecordRange) -> Result<Vec<RecordRow>, Fault> {
+        let (from, until) = (&range.from, &range.until);
+        let keys = [&from.0, &from.0, &from.1, &until.0, &until.0, &until.1];
+        let list = fill(LIST, &keys.map(|key| hex(key)));
         Ok(read_as(self, &list).await?)
+    }
+
+    async fn record_open(&mut self) -> Result<Vec<RecordRow>, Fault> {
+        Ok(read_as(self, OPEN).await?)
     }
 
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {

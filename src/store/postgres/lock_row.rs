@@ -64,8 +64,6 @@ const HOLDERS: &str = live_rows!(
     "l.fence, l.acquired_at"
 );
 
-const LIST: &str = live_rows!("", "l.name");
-
 pub(super) const ROW: &str = concat!(
     "
 SELECT",
@@ -121,10 +119,6 @@ impl LockRowStore for PgConnection {
             .bind(end_of(name))
             .fetch_all(self)
             .await?)
-    }
-
-    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        Ok(query_as(LIST).fetch_all(self).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {

@@ -13,6 +13,7 @@ mod grant_rule;
 mod hold;
 mod in_tx;
 mod lease;
+mod list;
 mod listener;
 mod lock_row;
 mod look;

@@ -15,7 +15,7 @@ use crate::model::{Kind, Name};
 use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, QueueStore, Ticket, WINDOW, WaiterRow, with_quarantine,
+    PassOutcome, PassParams, QueueStore, Ticket, WINDOW, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -62,14 +62,6 @@ ORDER BY a.n"
 const AWAITED: &str = "SELECT name FROM rowlock_lock WHERE name = ANY($1) AND waiters > 0";
 
 const TEST: &str = "SELECT pg_notify($1, '')";
-
-const LIST: &str = "
-SELECT w.name, w.position, w.holder, w.session_id,
-       (extract(epoch FROM w.joined_at) * 1000000)::bigint,
-       (extract(epoch FROM clock_timestamp() - w.joined_at) * 1000000)::bigint
-FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
-WHERE s.expires_at > clock_timestamp()
-ORDER BY w.name, w.position";
 
 /// The status; the fence, the position or the capacity; and whether the name is orphaned.
 pub(super) type JoinColumns = (i32, Option<i64>, Option<bool>);
@@ -153,10 +145,6 @@ impl QueueStore for PgConnection {
             .bind(ticket.row().as_bytes())
             .fetch_one(self)
             .await?)
-    }
-
-    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
-        Ok(query_as(LIST).fetch_all(self).await?)
     }
 }
 

@@ -5,28 +5,26 @@ use sqlx::PgConnection;
 
 use super::record::read_records;
 use super::{query, query_as};
-use crate::model::{Outcome, RecordState};
+use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
+use crate::store::verbs::record_admin::{DecideParams, Decision, RecordAdminStore, RecordRange};
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::to_micros;
 
-/// Records without their outcomes. The filter is the rule of
-/// [`state_now`](crate::store::verbs::record_row::RecordRow::state_now).
 const LIST: &str = read_records!(
     "NULL::bytea AS outcome, NULL::bigint AS outcome_size",
     "rowlock_idempotency r
-WHERE ($1::bytea IS NULL OR r.scope = $1)
-  AND ($2::text IS NULL OR $2 = CASE
-        WHEN r.state = 'running' AND r.lease_until > clock_timestamp() THEN 'running'
-        WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.abandoned >= r.max_attempts
-             AND r.lease_until > clock_timestamp() - interval '1 hour' THEN 'poisoned'
-        WHEN r.state = 'running' THEN 'lapsed'
-        WHEN r.state = 'done' AND r.retain_until <= clock_timestamp() THEN 'expired'
-        ELSE r.state END)
-ORDER BY r.scope, r.idempotency_key
-LIMIT $3"
+WHERE (r.scope, r.idempotency_key) >= ($1, $2) AND (r.scope, r.idempotency_key) < ($3, $4)
+ORDER BY r.scope, r.idempotency_key LIMIT 1000"
+);
+
+const OPEN: &str = read_records!(
+    "NULL::bytea AS outcome, NULL::bigint AS outcome_size",
+    "(
+    (SELECT * FROM rowlock_idempotency WHERE clean_at IS NULL LIMIT 1000)
+    UNION ALL
+    (SELECT * FROM rowlock_idempotency WHERE clean_at IS NOT NULL ORDER BY clean_at DESC LIMIT 1000)
+) r"
 );
 
 const TO_UNKNOWN: &str = "
@@ -73,13 +71,14 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 
 #[async_trait]
 impl RecordAdminStore for PgConnection {
-    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
-        Ok(query_as(LIST)
-            .bind(filter.scope.as_deref())
-            .bind(filter.state.map(RecordState::name))
-            .bind(i64::from(filter.limit))
-            .fetch_all(self)
-            .await?)
+    async fn record_list(&mut self, range: &RecordRange) -> Result<Vec<RecordRow>, Fault> {
+        let list = query_as(LIST).bind(&*range.from.0).bind(&*range.from.1);
+        let list = list.bind(&*range.until.0).bind(&*range.until.1);
+        Ok(list.fetch_all(self).await?)
+    }
+
+    async fn record_open(&mut self) -> Result<Vec<RecordRow>, Fault> {
+        Ok(query_as(OPEN).fetch_all(self).await?)
     }
 
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {

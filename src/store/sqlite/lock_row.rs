@@ -86,8 +86,6 @@ const HOLDERS: &str = live_rows!(
     "l.fence, l.acquired_at"
 );
 
-const LIST: &str = live_rows!("", "l.name");
-
 /// The condition of the cleaner (`clean.rs`), without its age.
 const FORGET: &str = "
 DELETE FROM rowlock_lock
@@ -110,10 +108,6 @@ impl LockRowStore for SqliteConnection {
             .bind(end_of(name))
             .fetch_all(self)
             .await?)
-    }
-
-    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault> {
-        Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {

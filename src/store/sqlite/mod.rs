@@ -13,6 +13,7 @@ mod hold;
 mod in_tx;
 mod lease;
 mod lease_text;
+mod list;
 mod lock_row;
 mod permit;
 mod permit_row;

@@ -17,7 +17,7 @@ use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, QueueStore, Ticket, WaiterRow, with_quarantine,
+    PassOutcome, PassParams, QueueStore, Ticket, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -89,14 +89,6 @@ WHERE l.name = ?1"
 
 const AWAITED: &str = "
 SELECT name FROM rowlock_lock WHERE waiters > 0 AND name IN (SELECT unhex(value ->> 0) FROM json_each(?1))";
-
-const LIST: &str = "
-SELECT w.name, w.position, w.holder, w.session_id, w.joined_at, now.us - w.joined_at
-FROM rowlock_waiter w
-CROSS JOIN rowlock_session s ON s.id = w.session_id,
-     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE s.expires_at > now.us
-ORDER BY w.name, w.position";
 
 /// A lock's row, by the clock `now`.
 #[derive(Debug)]
@@ -213,10 +205,6 @@ impl QueueStore for SqliteConnection {
             .bind(ticket.row().as_bytes())
             .fetch_one(self)
             .await?)
-    }
-
-    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault> {
-        Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 }
 

@@ -6,28 +6,33 @@ use sqlx::SqliteConnection;
 use super::record::read_records;
 use super::step;
 use super::writing::durably;
-use crate::model::{Outcome, RecordState};
+use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record_admin::{DecideParams, Decision, ListParams, RecordAdminStore};
+use crate::store::verbs::record_admin::{DecideParams, Decision, RecordAdminStore, RecordRange};
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::to_micros;
 
-/// Records without their outcomes. The filter is the rule of
-/// [`state_now`](crate::store::verbs::record_row::RecordRow::state_now).
+/// The keys are found first: a row may have a large outcome.
 const LIST: &str = read_records!(
     "NULL AS outcome, NULL AS outcome_size",
-    "rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE (?1 IS NULL OR r.scope = ?1)
-  AND (?2 IS NULL OR ?2 = CASE
-        WHEN r.state = 'running' AND r.lease_until - 1000 > now.us THEN 'running'
-        WHEN r.state = 'running' AND r.open_step IS NOT NULL THEN 'unknown'
-        WHEN r.state IN ('running', 'free') AND r.abandoned >= r.max_attempts
-             AND r.lease_until - 1000 > now.us - 3600000000 THEN 'poisoned'
-        WHEN r.state = 'running' THEN 'lapsed'
-        WHEN r.state = 'done' AND r.retain_until <= now.us THEN 'expired'
-        ELSE r.state END)
-ORDER BY r.scope, r.idempotency_key
-LIMIT ?3"
+    "(
+    SELECT scope, idempotency_key FROM rowlock_idempotency
+    WHERE (scope, idempotency_key) >= (?1, ?2) AND (scope, idempotency_key) < (?3, ?4)
+    ORDER BY scope, idempotency_key LIMIT 1000
+) k CROSS JOIN rowlock_idempotency r ON r.scope = k.scope AND r.idempotency_key = k.idempotency_key,
+(SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+ORDER BY r.scope, r.idempotency_key"
+);
+
+const OPEN: &str = read_records!(
+    "NULL AS outcome, NULL AS outcome_size",
+    "(
+    SELECT * FROM (SELECT scope, idempotency_key FROM rowlock_idempotency WHERE clean_at IS NULL LIMIT 1000)
+    UNION ALL
+    SELECT * FROM (SELECT scope, idempotency_key FROM rowlock_idempotency
+                   WHERE clean_at IS NOT NULL ORDER BY clean_at DESC LIMIT 1000)
+) k CROSS JOIN rowlock_idempotency r ON r.scope = k.scope AND r.idempotency_key = k.idempotency_key,
+(SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now"
 );
 
 const TO_UNKNOWN: &str = "
@@ -58,13 +63,14 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3
 
 #[async_trait]
 impl RecordAdminStore for SqliteConnection {
-    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault> {
-        Ok(sqlx::query_as(LIST)
-            .bind(filter.scope.as_deref())
-            .bind(filter.state.map(RecordState::name))
-            .bind(i64::from(filter.limit))
-            .fetch_all(self)
-            .await?)
+    async fn record_list(&mut self, range: &RecordRange) -> Result<Vec<RecordRow>, Fault> {
+        let list = sqlx::query_as(LIST).bind(&*range.from.0);
+        let list = list.bind(&*range.from.1).bind(&*range.until.0);
+        Ok(list.bind(&*range.until.1).fetch_all(self).await?)
+    }
+
+    async fn record_open(&mut self) -> Result<Vec<RecordRow>, Fault> {
+        Ok(sqlx::query_as(OPEN).fetch_all(self).await?)
     }
 
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault> {

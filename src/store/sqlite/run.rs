@@ -1,4 +1,4 @@
-//! The last run of the work under a lock: the statements. Their times follow the rules of `lease.rs`.
+//! The last runs of the work under a lock: the statements. Their times follow the rules of `lease.rs`.
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -8,7 +8,7 @@ use super::writing::durably;
 use crate::model::Name;
 use crate::store::driver::writers;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::run::{KEPT, RunEnd, RunParams, RunRow, RunStore};
+use crate::store::verbs::run::{KEPT, MOST, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
 
 const BEGIN: &str = concat!(
@@ -20,22 +20,29 @@ FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id,
 WHERE l.name = ?1 AND l.grant_id = ?2 AND ",
     row_ends!(),
     " > now.us
-ON CONFLICT (name) DO UPDATE
-SET grant_id = excluded.grant_id, fence = excluded.fence, holder = excluded.holder, began_at = excluded.began_at,
-    ended_at = NULL, succeeded = NULL, message = NULL
-WHERE rowlock_run.fence < excluded.fence"
+  AND NOT EXISTS (SELECT 1 FROM rowlock_run n WHERE n.name = ?1 AND n.fence > ?3)
+ON CONFLICT (name, fence) DO NOTHING"
 );
 
-const IS_THERE: &str =
-    "SELECT EXISTS (SELECT 1 FROM rowlock_run WHERE name = ?1 AND grant_id = ?2 AND fence = ?3)";
+const IS_LAST: &str = "
+SELECT EXISTS (SELECT 1 FROM rowlock_run WHERE name = ?1 AND grant_id = ?2 AND fence = ?3)
+   AND NOT EXISTS (SELECT 1 FROM rowlock_run n WHERE n.name = ?1 AND n.fence > ?3)";
 
 const END: &str = "
 UPDATE rowlock_run
 SET ended_at = coalesce(ended_at, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
     succeeded = ?4, message = ?5
-WHERE name = ?1 AND grant_id = ?2 AND fence = ?3 AND (ended_at IS NULL OR succeeded = ?4 AND message = ?5)";
+WHERE name = ?1 AND grant_id = ?2 AND fence = ?3 AND (ended_at IS NULL OR succeeded = ?4 AND message = ?5)
+  AND NOT EXISTS (SELECT 1 FROM rowlock_run n WHERE n.name = ?1 AND n.fence > ?3)";
 
-const LIST: &str = concat!(
+const FORGET: &str = "
+DELETE FROM rowlock_run WHERE name = ?1 AND fence IN (
+    SELECT fence FROM rowlock_run WHERE name = ?1 ORDER BY fence DESC LIMIT -1 OFFSET ?2)";
+
+/// Reads runs.
+macro_rules! read_runs {
+    ($which:literal) => {
+        concat!(
     "
 SELECT r.name, r.fence, r.holder, r.began_at, coalesce(r.ended_at, now.us) - r.began_at, r.succeeded, r.message,
        coalesce(",
@@ -44,13 +51,21 @@ SELECT r.name, r.fence, r.holder, r.began_at, coalesce(r.ended_at, now.us) - r.b
 FROM rowlock_run r LEFT JOIN rowlock_lock l ON l.name = r.name AND l.grant_id = r.grant_id
      LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE ?1 IS NULL OR r.name = ?1
-ORDER BY r.name"
+WHERE ",
+            $which
+        )
+    };
+}
+
+const LAST: &str = read_runs!(
+    "NOT EXISTS (SELECT 1 FROM rowlock_run n WHERE n.name = r.name AND n.fence > r.fence) ORDER BY r.name"
 );
 
+const OF_NAME: &str = read_runs!("r.name = ?1 ORDER BY r.fence DESC");
+
 const CLEAN: &str = "
-DELETE FROM rowlock_run WHERE name IN (
-    SELECT name FROM rowlock_run
+DELETE FROM rowlock_run WHERE (name, fence) IN (
+    SELECT name, fence FROM rowlock_run
     WHERE began_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2 LIMIT ?1)";
 
 #[async_trait]
@@ -60,11 +75,13 @@ impl RunStore for SqliteConnection {
             let begin = sqlx::query(BEGIN).bind(params.name.as_bytes());
             let begin = begin.bind(params.grant_id).bind(params.fence);
             if begin.execute(&mut *conn).await?.rows_affected() > 0 {
+                let forget = sqlx::query(FORGET).bind(params.name.as_bytes()).bind(MOST);
+                forget.execute(conn).await?;
                 return Ok(true);
             }
-            let is_there = sqlx::query_scalar(IS_THERE).bind(params.name.as_bytes());
-            let is_there = is_there.bind(params.grant_id).bind(params.fence);
-            is_there.fetch_one(conn).await
+            let is_last = sqlx::query_scalar(IS_LAST).bind(params.name.as_bytes());
+            let is_last = is_last.bind(params.grant_id).bind(params.fence);
+            is_last.fetch_one(conn).await
         })
         .await
     }
@@ -83,7 +100,10 @@ impl RunStore for SqliteConnection {
     }
 
     async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault> {
-        let rows = sqlx::query_as(LIST).bind(name.map(Name::as_bytes));
+        let rows = match name {
+            Some(name) => sqlx::query_as(OF_NAME).bind(name.as_bytes()),
+            None => sqlx::query_as(LAST),
+        };
         Ok(rows.fetch_all(self).await?)
     }
 

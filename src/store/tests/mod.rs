@@ -29,6 +29,7 @@ use super::verbs::deadlock::DeadlockStore;
 use super::verbs::fault::Fault;
 use super::verbs::in_tx::InTxStore;
 use super::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
+use super::verbs::list::{KeyRange, ListStore};
 use super::verbs::lock_row::{LockRowStore, RowAction};
 use super::verbs::permit::{PermitStore, WeighOutcome, WeighParams};
 use super::verbs::queue::{
@@ -109,6 +110,7 @@ pub(crate) trait Verbs:
     + DeadlockStore
     + CleanStore
     + InTxStore
+    + ListStore
     + 'static
 {
 }
@@ -121,6 +123,7 @@ impl<T> Verbs for T where
         + DeadlockStore
         + CleanStore
         + InTxStore
+        + ListStore
         + 'static
 {
 }

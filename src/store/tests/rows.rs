@@ -195,7 +195,11 @@ pub(crate) async fn live_waiters_are_listed<P: Place>(place: &P) {
         client.wait(name).await;
     }
     dead.expire().await;
-    let rows = client.conn.queue_list().await.unwrap();
+    let rows = client
+        .conn
+        .list_waiters(&KeyRange::of_prefix(b""), 0)
+        .await
+        .unwrap();
     let found: Vec<(&[u8], i64)> = rows
         .iter()
         .map(|row| (&row.name[..], row.position))

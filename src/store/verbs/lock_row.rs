@@ -17,9 +17,6 @@ pub(crate) trait LockRowStore: SessionStore + Send {
     /// the part of the primary key from the name to its [end](end_of).
     async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault>;
 
-    /// The live holders of all names, by name.
-    async fn lock_list(&mut self) -> Result<Vec<LockRow>, Fault>;
-
     /// The row of a name, as [`RowAction`] wants it.
     async fn lock_row(&mut self, name: &Name, params: RowAction) -> Result<Option<LockRow>, Fault> {
         let row = self.lock_row_as_it_is(name, params).await?;

@@ -21,6 +21,7 @@ pub(crate) mod form_token;
 pub(crate) mod hold;
 pub(crate) mod in_tx;
 pub(crate) mod lease;
+pub(crate) mod list;
 pub(crate) mod lock_row;
 pub(crate) mod permit;
 pub(crate) mod quarantine;
@@ -65,7 +66,8 @@ verbs! {
         session::SessionStore,
         quarantine::QuarantineStore,
         hold::HoldStore,
-        run::RunStore
+        run::RunStore,
+        list::ListStore
 }
 
 verbs! {

@@ -81,9 +81,6 @@ pub(crate) trait QueueStore {
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
         Ok(None)
     }
-
-    /// All waiters, by name and position, whose sessions are live.
-    async fn queue_list(&mut self) -> Result<Vec<WaiterRow>, Fault>;
 }
 
 #[derive(Debug, Clone)]

@@ -7,26 +7,31 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::fault::Fault;
+#[cfg(doc)]
+use super::list::PAGE;
 use super::record_row::RecordRow;
-use crate::model::{Outcome, RecordKey, RecordState};
+use crate::model::{Outcome, RecordKey};
 
 /// The verbs for administrators.
 #[async_trait]
 pub(crate) trait RecordAdminStore {
-    /// Lists records in the order of their scopes and keys, without their outcomes.
-    async fn record_list(&mut self, filter: &ListParams) -> Result<Vec<RecordRow>, Fault>;
+    /// The first [`PAGE`] records of the range, by scope and key, without their outcomes.
+    async fn record_list(&mut self, range: &RecordRange) -> Result<Vec<RecordRow>, Fault>;
+
+    /// The records that were made unknown, and then those that the cleaner will look at last, without their outcomes:
+    /// [`PAGE`] of each at most. A running or abandoned attempt is remembered for longer than any outcome of its
+    /// scope, so it is among these.
+    async fn record_open(&mut self) -> Result<Vec<RecordRow>, Fault>;
 
     /// Changes a record that has no live attempt, if it is still as it was seen. False: it is not.
     async fn record_decide(&mut self, params: &DecideParams) -> Result<bool, Fault>;
 }
 
+/// Records from `from` on, and before `until`: scopes and keys.
 #[derive(Debug, Clone)]
-pub(crate) struct ListParams {
-    pub(crate) scope: Option<Vec<u8>>,
-    /// Only records in this state by the clock: the rule of [`state_now`](super::record_row::RecordRow::state_now),
-    /// with the number of attempts that the record itself allows.
-    pub(crate) state: Option<RecordState>,
-    pub(crate) limit: u32,
+pub(crate) struct RecordRange {
+    pub(crate) from: (Vec<u8>, Vec<u8>),
+    pub(crate) until: (Vec<u8>, Vec<u8>),
 }
 
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::session::LeftBehind;
 use super::time::{micros, time};
-use crate::model::{Error, Kind, LockInfo, Mode, Name};
+use crate::model::{Error, Kind, LockInfo, Mode, Name, NameInfo};
 
 /// The columns of a row, unchecked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,6 +171,17 @@ impl LockRow {
             remaining: micros(self.remaining.unwrap_or(0)),
             session: self.session,
             mode: Mode::of(kind, self.weight),
+        })
+    }
+
+    /// The name that the row stands for, without its holders.
+    pub(crate) fn name_info(&self) -> Result<NameInfo, Error> {
+        Ok(NameInfo {
+            name: self.name()?,
+            kind: self.kind.ok_or_else(|| self.damaged(NO_CAPACITY))?,
+            fence: self.fence,
+            waiters: self.waiters,
+            holders: Vec::new(),
         })
     }
 

@@ -1,7 +1,7 @@
-//! The last run of the work under a lock: the verbs, with their parameters and outcomes.
+//! The last runs of the work under a lock: the verbs, with their parameters and outcomes.
 //!
-//! `rowlock_run` has a row for each name of a lock under which a run was recorded. Only a run under a greater fence
-//! replaces it, so a late process neither replaces nor ends the run of its successor.
+//! `rowlock_run` has the last [`MOST`] runs of each lock under which runs were recorded, by their fences. A run
+//! begins, and ends, only while no other one has a greater fence: a late process does neither.
 
 use std::time::Duration;
 
@@ -16,18 +16,21 @@ use crate::model::{Error, Name, RunInfo, RunState};
 /// How long a run is kept after its begin: longer than a year, for a yearly job.
 pub(crate) const KEPT: Duration = Duration::from_hours(400 * 24);
 
+/// How many runs of a lock are kept.
+pub(crate) const MOST: i64 = 20;
+
 /// The verbs for runs.
 #[async_trait]
 pub(crate) trait RunStore {
     /// Records that a run has begun under this live grant, with the holder of its row. Returns false when the grant is
-    /// not live. A second sending finds the run.
+    /// not live. A second sending finds the run. Removes the runs before the last [`MOST`].
     async fn run_begin(&mut self, params: &RunParams) -> Result<bool, Fault>;
 
-    /// Records the end of a run. Returns false when there is no such run: a later one has replaced it, or it has ended
-    /// before in another way.
+    /// Records the end of a run. Returns false when there is no such run, when a later one has begun, or when it has
+    /// ended before in another way.
     async fn run_end(&mut self, params: &RunParams, end: &RunEnd) -> Result<bool, Fault>;
 
-    /// The last run of a name, or of all names, sorted by name.
+    /// The runs of a name, the last one first; or the last run of each name, sorted by name.
     async fn run_list(&mut self, name: Option<&Name>) -> Result<Vec<RunRow>, Fault>;
 
     /// Removes at most `limit` runs that began before [`KEPT`].

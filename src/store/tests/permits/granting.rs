@@ -177,8 +177,13 @@ pub(crate) async fn a_permit_is_renewed_and_listed(place: &impl Place) {
     };
     let renewed = client.conn.lease_renew(&[params]).await.unwrap();
     assert!(matches!(renewed[0], RenewOutcome::Live { remaining } if remaining > TTL));
-    let rows = client.conn.lock_list().await.unwrap();
-    let infos: Vec<_> = rows.into_iter().map(|row| row.info().unwrap()).collect();
+    let rows = client
+        .conn
+        .list_rows(&KeyRange::of_prefix(b"a"))
+        .await
+        .unwrap();
+    let live = rows.into_iter().filter(LockRow::is_live);
+    let infos: Vec<_> = live.map(|row| row.info().unwrap()).collect();
     assert_eq!(infos.len(), 1, "{infos:?}");
     assert_eq!(infos[0].name, named("a"));
     assert_eq!(infos[0].mode, Mode::Read);

@@ -19,6 +19,7 @@ use super::{
 use crate::model::{Kind, Mode, Share};
 use crate::store::verbs::in_tx::{InTxStore, PinBy, PinOutcome, PinParams};
 use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome};
+use crate::store::verbs::list::{KeyRange, ListStore};
 use crate::store::verbs::lock_row::{LockRowStore, RowAction};
 use crate::store::verbs::permit::{MOST, PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
@@ -26,6 +27,7 @@ use crate::store::verbs::queue::{
     PassParams, PassWhy, QueueStore,
 };
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
+use crate::store::verbs::row::LockRow;
 use crate::store::verbs::session::SessionStore;
 
 pub(super) const TWO: Kind = Kind::Semaphore { capacity: 2 };

@@ -1,0 +1,236 @@
+//! Lists of names and of waiters, page by page.
+
+use super::Admin;
+use crate::model::list::{check_limit, cursor, key_at};
+use crate::model::{
+    Error, Kind, LockInfo, Name, NameFilter, NameInfo, NameState, Page, WaiterInfo,
+};
+use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::list::{KeyRange, PAGE, next_key};
+use crate::store::verbs::lock_row::end_of;
+use crate::store::verbs::queue::WaiterRow;
+use crate::store::verbs::row::LockRow;
+
+/// How many windows of rows one call reads, if it finds too few names in them.
+const WINDOWS: usize = 5;
+
+/// The most holders of a name in a list.
+const HOLDERS: usize = 100;
+
+impl Admin<'_> {
+    /// The names of `filter`, sorted, with their holders: one page of them. It reads some thousand rows at most, on a
+    /// connection of its own, however many there are. Names that were not used for ten days have no row.
+    ///
+    /// # Errors
+    ///
+    /// A limit out of bounds, a `from` that is not the `next` of another page, a database out of reach, or a damaged
+    /// row.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+    /// use rowlock::{NameFilter, NameState};
+    ///
+    /// let rowlock = rowlock::Rowlock::connect(&url).await?;
+    /// let held = rowlock.lock("stock:42").acquire().await?;
+    /// let mut filter = NameFilter::new().prefix("stock:").state(NameState::InUse);
+    /// loop {
+    ///     let page = rowlock.admin().names(&filter).await?;
+    ///     for info in page.items {
+    ///         println!("{}: {} holders, {} wait", info.name, info.holders.len(), info.waiters);
+    ///         # assert_eq!(info.name, *held.name());
+    ///     }
+    ///     if page.next.is_none() {
+    ///         break;
+    ///     }
+    ///     filter = filter.from(page.next);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn names(self, filter: &NameFilter) -> Result<Page<NameInfo>, Error> {
+        let limit = check_limit(filter.limit)?;
+        let mut range = KeyRange::of_prefix(filter.prefix.as_bytes());
+        if let Some(from) = &filter.from {
+            range.from = key_at(from)?.max(range.from);
+        }
+        let state = filter.state;
+        let is_awaited = matches!(state, Some(NameState::Awaited | NameState::Orphaned));
+        let (mut items, mut next) = (Vec::new(), Some(range.from.clone()));
+        for _ in 0..WINDOWS {
+            let Some(from) = next.clone() else { break };
+            range.from = from;
+            let (rows, after) = if is_awaited {
+                self.awaited(&range).await?
+            } else {
+                self.window(&range).await?
+            };
+            next = after;
+            for info in grouped(rows)? {
+                if items.len() == limit {
+                    let first: &[u8] = info.name.as_bytes();
+                    return Ok(page(items, Some(first.to_vec())));
+                }
+                if state.is_none_or(|state| info.is(state)) {
+                    items.push(info);
+                }
+            }
+            if items.len() == limit {
+                break;
+            }
+        }
+        Ok(page(items, next))
+    }
+
+    /// Those who wait for `name`, in their order: at most 1,000, with positions after `after` (0: from the first one
+    /// on). It does not show the waiters of sessions that have expired.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    pub async fn queue<N>(self, name: N, after: i64) -> Result<Vec<WaiterInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let range = KeyRange {
+            from: name.as_bytes().to_vec(),
+            until: next_key(name.as_bytes()),
+        };
+        let rows = self.waiting(range, after).await?;
+        rows.into_iter().map(WaiterRow::info).collect()
+    }
+
+    /// All live leases, sorted by name. It reads the whole table, page by page, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn list(self) -> Result<Vec<LockInfo>, Error> {
+        let (mut all, mut next) = (Vec::new(), Some(Vec::new()));
+        while let Some(from) = next {
+            let range = KeyRange {
+                from,
+                ..KeyRange::of_prefix(b"")
+            };
+            let rows = self.rows(range).await?;
+            next = rows.get(PAGE - 1).map(|row| next_key(&row.name));
+            let live = rows.into_iter().filter(LockRow::is_live);
+            for row in live {
+                all.push(row.info()?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that
+    /// have expired.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or a damaged row.
+    pub async fn waiters(self) -> Result<Vec<WaiterInfo>, Error> {
+        let (mut all, mut next) = (Vec::new(), Some((Vec::new(), 0)));
+        while let Some((from, after)) = next {
+            let range = KeyRange {
+                from,
+                ..KeyRange::of_prefix(b"")
+            };
+            let rows = self.waiting(range, after).await?;
+            next = rows
+                .get(PAGE - 1)
+                .map(|row| (row.name.clone(), row.position));
+            for row in rows {
+                all.push(row.info()?);
+            }
+        }
+        Ok(all)
+    }
+
+    async fn rows(self, range: KeyRange) -> Result<Vec<LockRow>, Error> {
+        let list = async move |store: &mut dyn Store| store.list_rows(&range).await;
+        self.read(None, "list", list).await
+    }
+
+    async fn waiting(self, range: KeyRange, after: i64) -> Result<Vec<WaiterRow>, Error> {
+        let list = async move |store: &mut dyn Store| store.list_waiters(&range, after).await;
+        self.read(None, "list waiters", list).await
+    }
+
+    /// The first rows of a range, and where the next ones begin. The last name may have more permits than fit: it is
+    /// left to the next window, unless it is the only one.
+    async fn window(self, range: &KeyRange) -> Result<(Vec<LockRow>, Option<Vec<u8>>), Error> {
+        let mut rows = self.rows(range.clone()).await?;
+        if rows.len() < PAGE {
+            return Ok((rows, None));
+        }
+        let begin = rows.iter().rposition(|row| row.weight == 0).unwrap_or(0);
+        let last = rows[begin].name.clone();
+        if begin > 0 {
+            rows.truncate(begin);
+            return Ok((rows, Some(last)));
+        }
+        let end = Name::from_bytes(&last).map_or_else(|| next_key(&last), |name| end_of(&name));
+        Ok((rows, Some(end)))
+    }
+
+    /// The rows of the first names in a range that have waiters, with their first permits.
+    async fn awaited(self, range: &KeyRange) -> Result<(Vec<LockRow>, Option<Vec<u8>>), Error> {
+        let range = range.clone();
+        let list = async move |store: &mut dyn Store| {
+            let names = store.list_awaited(&range).await?;
+            let next = names.get(PAGE - 1).map(|last| next_key(&last.name));
+            let mut rows = Vec::with_capacity(names.len());
+            for row in names {
+                let permits = permits_of(store, &row).await?;
+                rows.push(row);
+                rows.extend(permits);
+            }
+            Ok::<_, Fault>((rows, next))
+        };
+        self.read(None, "list", list).await
+    }
+}
+
+/// The first permits of a name that has some.
+async fn permits_of(store: &mut dyn Store, row: &LockRow) -> Result<Vec<LockRow>, Fault> {
+    if !row.kind.is_some_and(Kind::has_permits) {
+        return Ok(Vec::new());
+    }
+    let range = KeyRange {
+        from: next_key(&row.name),
+        until: [&row.name[..], &[1]].concat(),
+    };
+    store.list_rows(&range).await
+}
+
+/// The names that rows tell of. The rows of permits follow that of their name.
+fn grouped(rows: Vec<LockRow>) -> Result<Vec<NameInfo>, Error> {
+    let mut infos: Vec<NameInfo> = Vec::new();
+    for row in rows {
+        let is_permit = row.weight > 0;
+        let info = row.is_live().then(|| row.clone().info()).transpose()?;
+        if !is_permit {
+            infos.push(row.name_info()?);
+        }
+        let Some(held) = info else { continue };
+        // (The row of its name may have been forgotten since.)
+        if let Some(last) = infos.last_mut().filter(|last| last.name == held.name)
+            && last.holders.len() < HOLDERS
+        {
+            last.holders.push(held);
+        }
+    }
+    Ok(infos)
+}
+
+fn page(items: Vec<NameInfo>, next: Option<Vec<u8>>) -> Page<NameInfo> {
+    Page {
+        items,
+        next: next.map(|key| cursor(&key)),
+    }
+}
