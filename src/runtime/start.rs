@@ -248,6 +248,7 @@ fn start_lanes(
         aside,
         slow,
     };
+    let name = Arc::clone(target);
     spawn(LANES, target, (tasks, TaskKind::Lanes), move || {
         let (timeout, spares) = (first.operation_timeout(), first.another());
         let others = (1..count).map(|_| spares.another()).collect::<Vec<_>>();
@@ -259,7 +260,7 @@ fn start_lanes(
             orders,
             spare,
             move |queue| new_lane(spares.another(), queue),
-            timeout,
+            (name, timeout),
         );
         run_lanes(lanes, (slow, aboard), preparing, ready)
     })?;

@@ -4,17 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::select;
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::job::Batch;
-use super::slot::{Made, Precedence, Slot};
+use super::slot::{Cuts, Made, PATIENCE, Precedence, Slot};
 use super::way::{Dialer, Way, dial_each};
 use crate::model::Moment;
 use crate::runtime::base::meter;
 use crate::runtime::base::meter::Since;
-use crate::runtime::base::timer::sleep_until;
 use crate::store::driver::connect::{Connection, Connector};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
@@ -35,14 +33,14 @@ pub(crate) struct Link {
     precedence: Option<Precedence>,
     /// When the last call was sent; `None`: it was not, because the connection could not be had in time.
     sent: Option<Moment>,
+    cuts: Cuts,
+    /// How long an urgent link can wait for a call of another one.
+    wait: Duration,
     keeps: bool,
 }
 
 /// How long the end of a connection may take.
 const CLOSING: Duration = Duration::from_secs(1);
-
-/// A connection that nobody has used for this long is closed, if nobody [keeps](Link::keep) it.
-const IDLE: Duration = Duration::from_mins(1);
 
 /// How many connections this process has made.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -53,38 +51,43 @@ impl Link {
         operation_timeout: Duration,
         way: &Arc<Way>,
     ) -> Self {
+        let dialer = Arc::new(connector);
+        Self::to(dialer, operation_timeout, Arc::clone(way), Arc::default())
+    }
+
+    fn to(
+        dialer: Arc<dyn Dialer>,
+        operation_timeout: Duration,
+        way: Arc<Way>,
+        slot: Arc<Slot>,
+    ) -> Self {
         Self {
-            dialer: Arc::new(connector),
+            dialer,
             operation_timeout,
-            way: Arc::clone(way),
-            slot: Arc::default(),
+            way,
+            slot,
             is_urgent: false,
             precedence: None,
             sent: None,
+            cuts: Cuts::default(),
+            wait: PATIENCE,
             keeps: false,
         }
     }
 
     /// Another link to the same servers.
     pub(crate) fn another(&self) -> Self {
-        Self {
-            slot: Arc::default(),
-            ..self.beside()
-        }
+        self.with(Arc::default())
     }
 
     /// Another link that shares the connection.
     pub(crate) fn beside(&self) -> Self {
-        Self {
-            dialer: Arc::clone(&self.dialer),
-            operation_timeout: self.operation_timeout,
-            way: Arc::clone(&self.way),
-            slot: Arc::clone(&self.slot),
-            is_urgent: false,
-            precedence: None,
-            sent: None,
-            keeps: false,
-        }
+        self.with(Arc::clone(&self.slot))
+    }
+
+    fn with(&self, slot: Arc<Slot>) -> Self {
+        let (dialer, way) = (Arc::clone(&self.dialer), Arc::clone(&self.way));
+        Self::to(dialer, self.operation_timeout, way, slot)
     }
 
     /// The same link, which others that share its connection must not keep waiting.
@@ -95,6 +98,20 @@ impl Link {
         }
     }
 
+    /// From now on this urgent link can wait for so long for a call of another one.
+    pub(crate) fn can_wait(&mut self, wait: Duration) {
+        self.wait = wait;
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        (!self.is_urgent).then(|| self.cuts.patience())
+    }
+
+    /// Whether the last call was cut off for an urgent one.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.cuts.0 > 0
+    }
+
     pub(crate) fn operation_timeout(&self) -> Duration {
         self.operation_timeout
     }
@@ -102,53 +119,6 @@ impl Link {
     /// Whether there is a connection. (While another link uses it, or makes it, there is one.)
     pub(crate) fn is_connected(&self) -> bool {
         self.slot.try_place().is_none_or(|place| place.is_some())
-    }
-
-    /// Whether the connection stays when nobody uses it.
-    pub(crate) fn keep(&mut self, keeps: bool) {
-        if keeps && !self.keeps {
-            self.slot.keepers.fetch_add(1, Ordering::Relaxed);
-        } else if self.keeps && !keeps {
-            self.slot.keepers.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.keeps = keeps;
-    }
-
-    /// When [`Self::close_idle`] has to close the connection; `None`: there is none, or somebody keeps it.
-    pub(crate) fn idle_at(&self) -> Option<Moment> {
-        if self.slot.keepers.load(Ordering::Relaxed) > 0 {
-            return None;
-        }
-        match self.slot.try_place() {
-            Some(place) => Some(place.as_ref()?.used + IDLE),
-            // In use.
-            None => Some(Moment::now() + IDLE),
-        }
-    }
-
-    /// Closes the connection when nobody has used it for long, and nobody keeps it.
-    pub(crate) async fn close_idle(&mut self) {
-        if !self.idle_at().is_some_and(Moment::has_passed) {
-            return;
-        }
-        let mut place = self.slot.place(self.is_urgent).await;
-        let is_idle = |made: &Made| (made.used + IDLE).has_passed();
-        if place.as_ref().is_some_and(is_idle) {
-            end(place.take()).await;
-        }
-    }
-
-    /// Waits for `news`. Closes the connection when it is idle for long.
-    pub(crate) async fn rest(&mut self, news: impl Future<Output = ()>) {
-        self.precedence = None;
-        let mut news = std::pin::pin!(news);
-        while let Some(at) = self.idle_at() {
-            select! {
-                () = &mut news => return,
-                () = sleep_until(at) => self.close_idle().await,
-            }
-        }
-        news.await;
     }
 
     /// The largest outcome that the server accepts, in bytes.
@@ -189,11 +159,15 @@ impl Link {
     fn reach(&self, asks: bool) -> impl Future<Output = Result<(), Fault>> + 'static {
         let link = Self {
             is_urgent: self.is_urgent,
+            cuts: self.cuts,
+            wait: self.wait,
             ..self.beside()
         };
         async move {
             let slot = &*link.slot;
-            let _precedes = link.is_urgent.then(|| Precedence::on(&link.slot));
+            let _precedes = link
+                .is_urgent
+                .then(|| Precedence::on(&link.slot, link.wait));
             let mut place = slot.place(link.is_urgent).await;
             let made = place.take();
             let ready = async {
@@ -208,14 +182,15 @@ impl Link {
                 }
                 Ok(made)
             };
-            *place = Some(slot.unless_cut(link.is_urgent, ready).await?);
+            let ready = slot.unless_cut(link.patience(), ready).await;
+            *place = Some(ready.unwrap_or_else(|| Err(Fault::timed_out()))?);
             Ok(())
         }
     }
 
     fn precede(&mut self) {
         if self.is_urgent && self.precedence.is_none() {
-            self.precedence = Some(Precedence::on(&self.slot));
+            self.precedence = Some(Precedence::on(&self.slot, self.wait));
         }
     }
 
@@ -261,8 +236,8 @@ impl Link {
 
     /// Ends the connection in good order. The next call makes another one.
     pub(crate) async fn hang_up(&mut self) {
-        let mut place = self.slot.place(self.is_urgent).await;
-        end(place.take()).await;
+        let made = self.slot.place(self.is_urgent).await.take();
+        end(made).await;
     }
 
     /// Ends the connection in good order, before its thread or its process ends, unless another link shares it.
@@ -302,11 +277,8 @@ impl Link {
         bound: Duration,
         verb: impl AsyncFnOnce(&mut dyn Store) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let since = Since::now();
-        let lent = self.lend(bound, async |connection| connection.call(bound, verb).await);
-        let result = lent.await;
-        meter::statement(what, size, since.elapsed(), result.is_ok());
-        result
+        let call = async |connection: &mut dyn Connection| connection.call(bound, verb).await;
+        counted((what, size), self.lend(bound, call)).await
     }
 
     /// [`Self::run`] for a batch, which keeps its outcomes.
@@ -315,11 +287,9 @@ impl Link {
         bound: Duration,
         batch: &mut dyn Batch,
     ) -> Result<(), Fault> {
-        let ((what, size), since) = (batch.told(), Since::now());
-        let lent = self.lend(bound, async |connection| connection.run(batch, bound).await);
-        let result = lent.await;
-        meter::statement(what, size, since.elapsed(), result.is_ok());
-        result
+        let told = batch.told();
+        let call = async |connection: &mut dyn Connection| connection.run(batch, bound).await;
+        counted(told, self.lend(bound, call)).await
     }
 
     /// [`Self::run`] for work that needs the whole connection.
@@ -328,31 +298,52 @@ impl Link {
         bound: Duration,
         work: impl AsyncFnOnce(&mut dyn Connection) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.precede();
-        let (slot, is_urgent) = (&*self.slot, self.is_urgent);
-        let (way, sent) = (&self.way, &mut self.sent);
-        *sent = None;
-        let lent = async {
-            let mut place = slot.place(is_urgent).await;
-            // It is put back when the work has come to an end. (If another link was cut off, there is none.)
-            let Some(mut made) = place.take() else {
-                return Err(Fault::timed_out());
-            };
-            *sent = Some(Moment::now());
-            let working = way.call(work(&mut *made.connection));
-            let result = slot.unless_cut(is_urgent, working).await;
-            made.used = Moment::now();
-            if !matches!(&result, Err(fault) if fault.kind.ends_connection()) {
-                *place = Some(made);
-            }
-            result
-        };
-        let lent = timeout(bound, lent).await;
-        if self.sent.is_some() {
-            self.precedence = None;
+        self.sent = None;
+        if self.is_urgent {
+            self.wait = bound;
+            self.precede();
         }
-        lent.unwrap_or_else(|_| Err(Fault::timed_out()))
+        let (asked, patience) = (Moment::now(), self.patience());
+        // A wait leaves time for the call. (A call before an urgent one has no more time than that.)
+        let longest = if self.is_urgent { bound * 2 } else { bound / 2 };
+        let waited = timeout(longest, self.slot.place(self.is_urgent)).await;
+        // It is put back when the work has come to an end. (If another link was cut off, there is none.)
+        let place = waited
+            .ok()
+            .and_then(|mut place| Some((place.take()?, place)));
+        let Some((mut made, mut place)) = place else {
+            return Err(Fault::timed_out());
+        };
+        self.sent = Some(Moment::now());
+        let waited = if self.is_urgent {
+            Duration::ZERO
+        } else {
+            asked.elapsed()
+        };
+        let left = bound.saturating_sub(waited.min(bound / 2));
+        let working = timeout(left, self.way.call(work(&mut *made.connection)));
+        let lent = self.slot.unless_cut(patience, working).await;
+        self.cuts.note(lent.is_none());
+        self.precedence = None;
+        let lent = lent.and_then(Result::ok);
+        let lent = lent.unwrap_or_else(|| Err(Fault::timed_out()));
+        made.used = Moment::now();
+        if !matches!(&lent, Err(fault) if fault.kind.ends_connection()) {
+            *place = Some(made);
+        }
+        lent
     }
+}
+
+/// A statement of so many operations, in the metrics.
+async fn counted<T>(
+    (what, size): (&'static str, usize),
+    call: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    let since = Since::now();
+    let result = call.await;
+    meter::statement(what, size, since.elapsed(), result.is_ok());
+    result
 }
 
 async fn end(made: Option<Made>) {
@@ -360,6 +351,9 @@ async fn end(made: Option<Made>) {
         let _ = timeout(CLOSING, made.connection.close()).await;
     }
 }
+
+#[path = "link_idle.rs"]
+mod idle;
 
 #[cfg(all(test, feature = "postgres"))]
 #[path = "link_tests.rs"]

@@ -3,6 +3,7 @@
 use std::future::pending;
 
 use tokio::net::TcpListener;
+use tokio::select;
 
 use super::*;
 use crate::runtime::batch::way::Way;
@@ -180,4 +181,101 @@ async fn a_connection_that_somebody_keeps_is_not_idle() {
     assert!(one.idle_at().is_some());
     other.close_idle().await;
     assert!(one.is_connected(), "it was used just now");
+}
+
+/// A verb that takes so long.
+async fn takes(link: &mut Link, bound: Duration, time: Duration) -> Result<(), Fault> {
+    let verb = async |_: &mut dyn Store| {
+        tokio::time::sleep(time).await;
+        Ok(())
+    };
+    link.run("slow", bound, verb).await
+}
+
+#[tokio::test]
+async fn the_bound_of_an_urgent_call_does_not_run_while_it_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    let mut urgent = one.beside().urgent();
+    let bound = Duration::from_millis(250);
+    let part = bound * 3 / 5;
+    // (A busy machine may be late, and the call that came first cut off.)
+    for _ in 0..10 {
+        urgent.precedence = None;
+        one.connect().await.unwrap();
+        let number = urgent.number();
+        let (_, soon) = tokio::join!(
+            biased;
+            takes(&mut one, PATIENCE, part),
+            takes(&mut urgent, bound, part)
+        );
+        if soon.is_ok() && urgent.number() == number {
+            return;
+        }
+    }
+    panic!("the wait and the call took longer than the bound of the call, and it was cut off");
+}
+
+#[tokio::test]
+async fn a_call_that_was_cut_off_has_more_time_when_it_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, mut urgent) = (link(&dir), link(&dir).urgent());
+    urgent.slot = Arc::clone(&one.slot);
+    let mut other = one.beside();
+    let renewals = async {
+        loop {
+            if urgent.connect().await.is_ok() {
+                let _ = version(&mut urgent, Duration::from_secs(2)).await;
+            }
+            tokio::time::sleep(SOON / 10).await;
+        }
+    };
+    let slow = async {
+        for attempt in 0..6 {
+            if other.connect().await.is_ok() && takes(&mut other, PATIENCE, SOON * 8).await.is_ok()
+            {
+                return attempt;
+            }
+        }
+        panic!("it was cut off each time");
+    };
+    select! {
+        attempts = slow => assert!(attempts > 0, "the first time, it was cut off"),
+        () = renewals => unreachable!("they go on for ever"),
+    }
+}
+
+#[tokio::test]
+async fn urgent_calls_without_a_pause_leave_a_turn_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    one.connect().await.unwrap();
+    let mut urgent = one.beside().urgent();
+    let renewals = async {
+        loop {
+            urgent.connect().await.unwrap();
+            takes(&mut urgent, PATIENCE, SOON / 100).await.unwrap();
+        }
+    };
+    select! {
+        biased;
+        () = renewals => unreachable!("they go on for ever"),
+        looked = version(&mut one, PATIENCE / 4) => assert!(looked.is_ok(), "it had no turn"),
+    }
+}
+
+#[tokio::test]
+async fn an_urgent_call_that_cannot_wait_long_cuts_a_call_off_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = link(&dir);
+    let mut urgent = one.beside().urgent();
+    for _ in 0..10 {
+        one.connect().await.unwrap();
+        let slow = takes(&mut one, PATIENCE, SOON * 2);
+        let (slow, _) = tokio::join!(biased; slow, version(&mut urgent, SOON / 2));
+        if slow.is_err() {
+            return;
+        }
+    }
+    panic!("it had its 250 ms each time");
 }

@@ -2,7 +2,9 @@
 //!
 //! Their calls take turns. A renewal must not wait for a look, or for a login of another link, that gets no answer. So
 //! some links are *urgent*: no other link begins a call while an urgent one has something to send, and the call that
-//! has the connection then is cut off when it has had its [time](PATIENCE).
+//! has the connection then is cut off when it has had its time: [`PATIENCE`] at first, twice as much when it was cut off
+//! before, but no more than the urgent link can wait. Urgent calls without a pause leave a turn to a call that
+//! [waits for long](STARVED).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -14,24 +16,49 @@ use tokio::sync::{MutexGuard, watch};
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
 use crate::store::driver::connect::Connection;
-use crate::store::verbs::fault::Fault;
 
 /// How long a call has before an urgent one cuts it off.
-const PATIENCE: Duration = Duration::from_millis(250);
+pub(super) const PATIENCE: Duration = Duration::from_millis(250);
+
+/// A call that has waited for this long has its turn, also before urgent ones.
+const STARVED: Duration = Duration::from_secs(1);
+
+/// How many calls of a link in a row were cut off for an urgent one.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cuts(pub(super) u32);
+
+impl Cuts {
+    /// How long the next call has before an urgent one cuts it off.
+    pub(super) fn patience(self) -> Duration {
+        PATIENCE * (1 << self.0.min(4))
+    }
+
+    pub(super) fn note(&mut self, was_cut: bool) {
+        self.0 = if was_cut { self.0 + 1 } else { 0 };
+    }
+}
 
 /// Where one connection is, or will be.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// Locked during a call, and while the connection is made.
     connection: tokio::sync::Mutex<Option<Made>>,
-    /// How many urgent links have something to send.
-    urgent: watch::Sender<usize>,
+    urgent: watch::Sender<Urgent>,
     /// The number of the connection, or of the last one.
     pub(super) number: AtomicU64,
     /// The largest outcome that the server of the last connection accepts, in bytes; 0: it was not asked.
     pub(super) largest: AtomicUsize,
     /// How many links keep it.
     pub(super) keepers: AtomicUsize,
+}
+
+/// What urgent links have to send.
+#[derive(Debug, Clone, Copy)]
+struct Urgent {
+    /// How many links have something to send.
+    links: usize,
+    /// How long the last one of them can wait.
+    wait: Duration,
 }
 
 #[derive(Debug)]
@@ -47,7 +74,10 @@ impl Default for Slot {
     fn default() -> Self {
         Self {
             connection: tokio::sync::Mutex::default(),
-            urgent: watch::Sender::new(0),
+            urgent: watch::Sender::new(Urgent {
+                links: 0,
+                wait: PATIENCE,
+            }),
             number: AtomicU64::new(0),
             largest: AtomicUsize::new(0),
             keepers: AtomicUsize::new(0),
@@ -58,18 +88,18 @@ impl Default for Slot {
 impl Slot {
     /// Waits for the connection. (An urgent link has a [`Precedence`] meanwhile.)
     pub(super) async fn place(&self, is_urgent: bool) -> Place<'_> {
-        if is_urgent {
-            return self.connection.lock().await;
-        }
         let mut urgent = self.urgent.subscribe();
+        let starved = Moment::now() + STARVED;
         loop {
             let place = self.connection.lock().await;
-            if *urgent.borrow_and_update() == 0 {
+            if is_urgent || urgent.borrow_and_update().links == 0 || starved.has_passed() {
                 return place;
             }
             drop(place);
-            // The sender is here.
-            let _ = urgent.wait_for(|urgent| *urgent == 0).await;
+            select! {
+                _ = urgent.wait_for(|urgent| urgent.links == 0) => {}
+                () = sleep_until(starved) => {}
+            }
         }
     }
 
@@ -78,41 +108,53 @@ impl Slot {
         self.connection.try_lock().ok()
     }
 
-    /// Runs a call. It ends early when it is not urgent, has had its time, and an urgent link has something to send.
+    /// Runs a call. `None`: it was cut off, because it has had its time, and an urgent link has something to send. An
+    /// urgent call has no such `patience`.
     pub(super) async fn unless_cut<T>(
         &self,
-        is_urgent: bool,
-        call: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        if is_urgent {
-            return call.await;
-        }
+        patience: Option<Duration>,
+        call: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(patience) = patience else {
+            return Some(call.await);
+        };
+        let began = Moment::now();
         let mut urgent = self.urgent.subscribe();
         let cut = async {
-            sleep_until(Moment::now() + PATIENCE).await;
-            let _ = urgent.wait_for(|urgent| *urgent > 0).await;
+            loop {
+                // The sender is here.
+                let wait = urgent.wait_for(|urgent| urgent.links > 0).await;
+                let wait = wait.map_or(patience, |urgent| urgent.wait);
+                sleep_until(began + patience.min(wait)).await;
+                if urgent.borrow().links > 0 {
+                    return;
+                }
+            }
         };
         select! {
             biased;
-            done = call => done,
-            () = cut => Err(Fault::timed_out()),
+            done = call => Some(done),
+            () = cut => None,
         }
     }
 }
 
-/// An urgent link has something to send: until this is dropped, no call of another link begins.
+/// An urgent link has something to send: until this is dropped, other links do not begin a call at once.
 #[derive(Debug)]
 pub(super) struct Precedence(Arc<Slot>);
 
 impl Precedence {
-    pub(super) fn on(slot: &Arc<Slot>) -> Self {
-        slot.urgent.send_modify(|urgent| *urgent += 1);
+    pub(super) fn on(slot: &Arc<Slot>, wait: Duration) -> Self {
+        slot.urgent.send_modify(|urgent| {
+            urgent.links += 1;
+            urgent.wait = wait;
+        });
         Self(Arc::clone(slot))
     }
 }
 
 impl Drop for Precedence {
     fn drop(&mut self) {
-        self.0.urgent.send_modify(|urgent| *urgent -= 1);
+        self.0.urgent.send_modify(|urgent| urgent.links -= 1);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
-use tokio::sync::{OwnedMutexGuard, mpsc};
+use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::job::Job;
@@ -16,10 +16,13 @@ use super::lanes::{Lane, Message};
 use super::spare::Spare;
 use crate::model::Moment;
 use crate::runtime::base::tasks::Member;
-use crate::runtime::base::threads::own_runtime;
+use crate::runtime::base::threads::{begin, own_runtime};
 
 /// How many slow operations run at a time, each with a [spare](Spare) connection. The others wait for their turn.
 const MOST: usize = 4;
+
+/// The name of the thread of a slow operation.
+const THREAD: &str = "rowlock-slow";
 
 /// A job that may take long.
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub(crate) async fn run(
     mut queue: mpsc::UnboundedReceiver<Order>,
     spare: Arc<Spare>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
-    operation_timeout: Duration,
+    (target, operation_timeout): (Arc<str>, Duration),
 ) {
     let mut running = JoinSet::new();
     let mut is_open = true;
@@ -70,13 +73,18 @@ pub(crate) async fn run(
         // This function owns the receiver, so the send succeeds.
         let _ = sender.send(Message::Job(job));
         let lane = lane(alone);
-        running.spawn_blocking(move || {
-            let _ends = (member, turn, room);
-            match own_runtime() {
-                Ok(runtime) => runtime.block_on(lane.work()),
-                // Dropping the slow operation tells its caller that it will not run.
-                Err(error) => tracing::error!(%error, "a slow operation cannot start a runtime"),
-            }
+        let (done, ended) = oneshot::channel::<()>();
+        let work = move || {
+            let _ends = (member, turn, room, done);
+            own_runtime()?.block_on(lane.work());
+            Ok(())
+        };
+        // Dropping the slow operation tells its caller that it will not run.
+        if let Err(error) = begin(THREAD, &target, work) {
+            tracing::error!(%error, "a slow operation does not run");
+        }
+        running.spawn_local(async move {
+            let _ = ended.await;
         });
     }
 }

@@ -94,7 +94,8 @@ impl Lane {
         let sending = self.link.send(bound, &mut *statement);
         let result = self.post.beside(sending).await;
         let Some(sent) = self.link.sent() else {
-            // Another link had the connection, or has lost it.
+            // Another link had the connection, or has lost it. The next statements need not wait, too.
+            self.refused = true;
             let (mut jobs, followers) = statement.into_jobs();
             jobs.extend(followers);
             self.not_sent(jobs);

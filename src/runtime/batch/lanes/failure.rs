@@ -26,7 +26,7 @@ impl Lane {
         mut followers: Vec<Job>,
         fault: Fault,
     ) -> [Vec<Job>; 2] {
-        if fault.kind == FaultKind::Disconnected {
+        if fault.kind == FaultKind::Disconnected && !self.link.was_cut() {
             // The connection would have broken under each of them.
             for job in &mut followers {
                 job.head_mut().progress.broke(jobs.len(), SUSPECT_FROM);
@@ -47,12 +47,15 @@ impl Lane {
         }
         match kind {
             FaultKind::Disconnected => {
-                self.strike(fault);
                 for job in &mut jobs {
                     job.head_mut().doubt();
                 }
                 let alone = jobs.len() == 1;
-                isolate(&mut jobs, SUSPECT_FROM);
+                // (A renewal that cuts a statement off is no fault of the server's, nor of a job.)
+                if !self.link.was_cut() {
+                    self.strike(fault);
+                    isolate(&mut jobs, SUSPECT_FROM);
+                }
                 // A forced release names no grant: a second sending might free the next holder.
                 let is_order = |job: &Job| job.head().manner == Manner::Order;
                 let (orders, jobs): (Vec<_>, Vec<_>) = jobs.into_iter().partition(is_order);

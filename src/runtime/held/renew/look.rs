@@ -51,6 +51,10 @@ async fn look_at(link: &mut Link, session: &Session, renewal: SessionRenewal) ->
         let found = match link.run("look at a session", timeout, read).await {
             // What was read before stays read: after the next renewal, which has another connection, there is a new
             // look.
+            Err(_) if link.sent().is_none() => {
+                link.connect().await?;
+                continue;
+            }
             Err(fault) if fault.is_silence() && page > LEAST_PAGE => {
                 page /= 2;
                 link.connect().await?;
@@ -58,6 +62,7 @@ async fn look_at(link: &mut Link, session: &Session, renewal: SessionRenewal) ->
             }
             found => found?,
         };
+        page = (page * 2).min(PAGE);
         let more = u32::try_from(found.len()) == Ok(page);
         let strays = session.compare(&mut look, &found, more, added, grace);
         let free: Vec<ReleaseParams> = strays

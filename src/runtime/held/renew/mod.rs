@@ -215,6 +215,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
             (state.schedule.next(Moment::now()), state.schedule.bound())
         };
         link.keep(next.is_some());
+        link.can_wait(bound);
         if next.is_none_or(|at| !at.has_passed()) {
             // Connect before the first renewal needs it.
             if next.is_some() {

@@ -306,3 +306,43 @@ async fn a_task_of_another_client_is_none_of_this_one() {
     assert_eq!(work.await.unwrap(), 1);
     drop(go_on);
 }
+
+#[tokio::test]
+async fn callers_hear_in_time_that_renewals_keep_the_connection() {
+    let mut bench = Bench::new().await;
+    let short = Duration::from_millis(300);
+    let connector = Sqlite::from_url(&url(bench.dir.path())).unwrap();
+    let link = Link::new(connector, short, &Arc::default());
+    let mut urgent = link.beside().urgent();
+    let (queue, received) = mpsc::unbounded_channel();
+    bench.lane = Lane::new(link, received, Sqlite::REQUEST, "test".into());
+    bench.queue = queue;
+    // It has something to send, and does not send it.
+    urgent.connect().await.unwrap();
+    urgent.set_largest(usize::MAX);
+    let mut answers = Vec::new();
+    // Each is a statement of its own: together they would wait for longer than this test.
+    for name in 0..200 {
+        let (mut job, found) = inspect(&format!("n{name}"));
+        job.head_mut().progress.give_up = Moment::now() + short;
+        bench.send(job);
+        answers.push(found);
+    }
+    let Bench { lane, queue, .. } = bench;
+    let all = async {
+        for answer in answers {
+            let error = answer.await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        }
+    };
+    let answered = async {
+        select! {
+            () = all => {}
+            () = lane.work() => unreachable!("it has a queue"),
+        }
+    };
+    tokio::time::timeout(PATIENCE, answered)
+        .await
+        .expect("each caller is answered");
+    drop(queue);
+}
