@@ -88,7 +88,10 @@ mod modes {}
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../docs/COOKBOOK.md")]
 mod cookbook {}
-#[cfg(all(doctest, feature = "testing"))]
+#[cfg(doctest)]
+#[doc = include_str!("../docs/PRODUCTION.md")]
+mod production {}
+#[cfg(all(doctest, feature = "testing", feature = "sqlite"))]
 #[doc = include_str!("../docs/TESTING.md")]
 mod testing_page {}
 #[cfg(all(doctest, feature = "macros"))]

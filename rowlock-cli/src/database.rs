@@ -25,9 +25,21 @@ static SCHEMA: OnceLock<String> = OnceLock::new();
 /// How long the end of a command waits for what its client leaves to do.
 const CLOSING: Duration = Duration::from_secs(1);
 
+/// The variable with the schema, when `--schema` is not given.
+pub(crate) const SCHEMA_VARIABLE: &str = "ROWLOCK_SCHEMA";
+
 /// From now on the tables are in this schema, if one is given.
 pub(crate) fn in_schema(schema: Option<String>) {
-    schema.map(|schema| SCHEMA.set(schema));
+    if let Some(schema) = schema {
+        let _ = SCHEMA.set(schema);
+    }
+}
+
+/// The schema, unless another command finds it in its environment, too.
+pub(crate) fn schema_argument() -> Option<&'static str> {
+    let schema = SCHEMA.get()?;
+    let is_set = std::env::var(SCHEMA_VARIABLE).is_ok_and(|set| set == *schema);
+    (!is_set).then_some(schema)
 }
 
 /// Connects, and creates the SQLite file and the tables if they are missing.

@@ -5,12 +5,19 @@ use std::time::Duration;
 /// The longest that is read: a bound of the program, far beyond those of rowlock.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
+/// Units of humantime.
+const INEXACT: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
+
+fn units(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphabetic())
+}
+
 /// Parses seconds, or whole numbers with their units.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let duration = match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
-        // `M` would be months, where `m` was meant.
-        Err(_) if text.contains(['M', 'y']) || text.contains("mon") => None,
+        // These have no fixed length, and `M` was meant as minutes.
+        Err(_) if units(text).any(|unit| INEXACT.contains(&unit)) => None,
         Err(_) => humantime::parse_duration(text).ok(),
     };
     duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| {
@@ -29,6 +36,7 @@ mod tests {
         assert_eq!(parse("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(parse("5m"), Ok(Duration::from_mins(5)));
         assert_eq!(parse("1h30m"), Ok(Duration::from_mins(90)));
+        assert_eq!(parse("2days"), parse("1day 24h"));
         assert_eq!(parse("0s"), Ok(Duration::ZERO));
     }
 

@@ -72,7 +72,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Release { name, force } => {
             let rowlock = database::find(url).await?;
             if !force {
-                release::ask(&rowlock, &name).await?;
+                return Err(release::refusal(&rowlock, &name).await?);
             }
             release::release(&rowlock, &name).await.map(|()| 0)
         }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::out::say;
 use crate::record_words::record;
-use crate::records::{list, print_list, print_one, url_argument, whole};
+use crate::records::{arguments_for, list, print_list, print_one, whole};
 use crate::reset::Reset;
 use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
 use rowlock::{
@@ -130,7 +130,7 @@ impl Command {
                 }
             }
             Self::Show { of, json } => {
-                let code = show(&idempotency, &of, json, &url_argument(url)).await?;
+                let code = show(&idempotency, &of, json, &arguments_for(url)).await?;
                 if code == ABSENT && !json {
                     database::tell_where(&rowlock);
                 }

@@ -74,7 +74,7 @@ ROWLOCK_LOG=warn prints warnings, too, on standard error.
 Exit codes:
   1  show, release without --force: nobody holds the lock;
      idempotency show, reset, resolve: the record does not exist
-  64 wrong usage, or the name is of another kind or capacity
+  64 wrong usage, or the name is of another kind or capacity; release without --force: it is held
   69 database unreachable, missing or read-only, login refused, outcome unknown
   75 not acquired, or (forget) in use  76 lock lost while the command ran
   78 wrong tables, rights or server version  65 damaged row     70 any other failure
@@ -100,7 +100,7 @@ struct Arguments {
     url: Option<String>,
 
     /// PostgreSQL: the schema of the tables [default: the first one that the user's session has].
-    #[arg(long, global = true, env = "ROWLOCK_SCHEMA", value_name = "NAME")]
+    #[arg(long, global = true, env = database::SCHEMA_VARIABLE, value_name = "NAME")]
     schema: Option<String>,
 
     #[command(subcommand)]
@@ -160,7 +160,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Free a lock, even if a process holds it
+    /// Say who would lose a lock; with --force, free it
     ///
     /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working.
     /// Of a semaphore it frees all permits, of a read/write lock the writer or all readers, and prints a line for
@@ -168,7 +168,7 @@ enum Command {
     Release {
         /// The lock.
         name: Name,
-        /// Confirm: a process may still be working under this lock.
+        /// Free it. A process may still be working under this lock.
         #[arg(long)]
         force: bool,
     },

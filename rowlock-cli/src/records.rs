@@ -14,8 +14,14 @@ use rowlock::{Idempotency, Outcome, RecordFilter, RecordInfo, RecordKey, RecordS
 /// The most bytes of an outcome that are printed for people.
 const SHOWN: usize = 4_096;
 
-/// The argument that gives this command's URL to a suggested command. A URL with a password is never printed.
-pub(crate) fn url_argument(url: &str) -> String {
+/// The arguments that give this command's database to a suggested command. A URL with a password is never printed.
+pub(crate) fn arguments_for(url: &str) -> String {
+    let schema = database::schema_argument().map(shell_word);
+    let schema = schema.map_or_else(String::new, |schema| format!(" --schema {schema}"));
+    format!("{}{schema}", url_argument(url))
+}
+
+fn url_argument(url: &str) -> String {
     let from_environment = std::env::var(database::VARIABLE).is_ok_and(|set| set == url);
     if from_environment || url == database::DEFAULT {
         return String::new();
@@ -168,7 +174,10 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) -> Res
     }
     let used = match info.state {
         RecordState::Done | RecordState::Expired => String::new(),
-        _ => format!(", {} of {} abandoned", info.abandoned, info.max_attempts),
+        _ => format!(
+            " (abandoned in a row: {} of at most {})",
+            info.abandoned, info.max_attempts
+        ),
     };
     line("attempt", format!("{}{used}", info.attempt));
     line("by", info.holder.escape_debug().to_string());

@@ -5,11 +5,11 @@ use rowlock::{Error, LockInfo, Name, Rowlock, SchemaError};
 use crate::out::say;
 use crate::{ABSENT, Failure, USAGE, database, show};
 
-/// Refuses, and says who would lose the name.
-pub(crate) async fn ask(rowlock: &Rowlock, name: &Name) -> Result<(), Failure> {
+/// Why a release without --force does nothing: it says who would lose the name.
+pub(crate) async fn refusal(rowlock: &Rowlock, name: &Name) -> Result<Failure, Error> {
     let held = rowlock.admin().holders(name.clone()).await?;
     let Some(first) = held.first() else {
-        return Err(Failure::Other(format!("nobody holds {name:?}"), ABSENT));
+        return Ok(Failure::Other(format!("nobody holds {name:?}"), ABSENT));
     };
     let more = match held.len() - 1 {
         0 => String::new(),
@@ -21,7 +21,7 @@ pub(crate) async fn ask(rowlock: &Rowlock, name: &Name) -> Result<(), Failure> {
         first.holder.escape_debug(),
         show::for_people(first.acquired_at)
     );
-    Err(Failure::Other(message, USAGE))
+    Ok(Failure::Other(message, USAGE))
 }
 
 /// Frees the name, and prints who held it.

@@ -15,7 +15,8 @@ use crate::handle::Idempotent;
 /// where both can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this request has no attempt: put the route inside an IdempotencyLayer, or take an Option<Idempotent>"
+    "this request has no attempt: put the route inside an IdempotencyLayer that handles its method (POST and PATCH, \
+     unless IdempotencyLayer::methods says more), or take an Option<Idempotent>"
 )]
 #[non_exhaustive]
 pub struct NoAttempt;

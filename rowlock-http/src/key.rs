@@ -30,9 +30,9 @@ pub(crate) fn of(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'
     }
     match parse(line.as_bytes(), strict) {
         Some(key) if key.is_empty() => Err("The key is empty. Send at least one character."),
-        Some(key) if !strict && NO_VALUES.contains(&&*key) => {
-            Err("The key is the text of a missing value. Send a fresh key with each new request.")
-        }
+        Some(key) if !strict && NO_VALUES.contains(&&*key) => Err(
+            "The key is the text of a missing value (undefined, null, …). Set the key in your program: a fresh one for each new request.",
+        ),
         Some(key) => Ok(Some(key)),
         None if strict => Err(NOT_A_STRING),
         None => Err(NOT_A_KEY),

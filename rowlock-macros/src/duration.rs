@@ -28,8 +28,12 @@ const TEN_YEARS: Duration = Duration::from_hours(10 * 366 * 24);
 
 /// The TTL of a lock, the lease of an attempt.
 pub(crate) const LEASE: Bounds = bounds(LEAST, DAY, "100 ms to 24 h are allowed");
-/// The time of a job (`rowlock-recipes/src/job` has the same bound).
-pub(crate) const AT_LEAST_FOR: Bounds = bounds(Duration::ZERO, DAY, "at most 24 h are allowed");
+/// The time of a job (`rowlock-recipes/src/job` has the same upper bound).
+pub(crate) const AT_LEAST_FOR: Bounds = bounds(
+    Duration::from_secs(1),
+    DAY,
+    "1 s to 24 h are allowed, more than the machines' clocks differ",
+);
 pub(crate) const WAIT: Bounds = bounds(Duration::ZERO, YEAR, "at most 366 days are allowed");
 pub(crate) const MAX_HOLD: Bounds = bounds(LEAST, YEAR, "100 ms to 366 days are allowed");
 pub(crate) const REMEMBER_EXPIRED: Bounds =
@@ -74,6 +78,16 @@ pub(crate) fn durations(options: &mut Options, all: &[(&str, Bounds)]) -> Result
         }
     }
     Ok(settings)
+}
+
+/// Refuses an option that is longer than another one.
+pub(crate) fn in_order(shorter: (&str, &LitStr), longer: (&str, &LitStr)) -> Result<()> {
+    // (What is no duration is refused elsewhere.)
+    if parse(&shorter.1.value()) <= parse(&longer.1.value()) {
+        return Ok(());
+    }
+    let message = format!("`{}` is longer than `{}`", shorter.0, longer.0);
+    Err(Error::new(longer.1.span(), message))
 }
 
 fn parse(text: &str) -> Option<Duration> {

@@ -65,13 +65,14 @@ impl Builder {
         self
     }
 
-    /// The most connections that this client opens at a time: 2 to 10; 4 when not set. Your pools' connections come
+    /// The most connections that this client opens at a time: 2 to 9; 4 when not set. Your pools' connections come
     /// on top. An idle client has 1. It is for servers: a SQLite file has no such limit. The page PRODUCTION
     /// («Connections») has a table of what each connection is for.
     ///
     /// Renewals share a connection with looks, and with 2 also with locks and keys. A renewal that is due goes first.
-    /// A statement that has taken 250 ms is cut off then, and sent again. A connection that was cut off counts for
-    /// the server until it notices.
+    /// If another statement has the connection, rowlock cuts it off when it has taken 250 ms (less where a TTL is
+    /// below a second), connects again, and later gives that statement more time. So keep TTLs above a second. The server
+    /// counts a connection that was cut off until it notices.
     pub fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections;
         self
@@ -232,7 +233,8 @@ impl Builder {
         if self.schema.is_some() {
             return Err(Error::Invalid(InvalidError::Setting {
                 setting: "schema",
-                reason: "the client follows its pool: set the search_path in the pool's connect options",
+                reason: "the client follows its pool: set the search_path in the pool's connect options (PostgreSQL; other \
+                         databases have no schemas)",
             }));
         }
         self.start(connector(pool.pool())?).await
@@ -242,10 +244,10 @@ impl Builder {
         let allowed = Duration::from_millis(100)..=Duration::from_mins(10);
         let bounds = "100 ms to 10 minutes are allowed";
         within("operation_timeout", self.operation_timeout, allowed, bounds)?;
-        if !(2..=10).contains(&self.max_connections) {
+        if !(2..=9).contains(&self.max_connections) {
             return Err(Error::Invalid(InvalidError::Setting {
                 setting: "max_connections",
-                reason: "2 to 10 are allowed",
+                reason: "2 to 9 are allowed",
             }));
         }
         if let Some(every) = self.clean_every {

@@ -232,23 +232,27 @@ async fn a_file_that_is_no_database_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_file_opened_for_reading_only_is_told_as_unwritable() {
+async fn a_url_for_reading_only_is_refused_and_a_pool_of_readers_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("locks.db").display());
-    drop(
-        SqlitePoolOptions::new()
-            .connect(&format!("{url}?mode=rwc"))
+    drop(Rowlock::connect(&url).await.unwrap());
+    for mode in ["?mode=ro", "?immutable=true"] {
+        let error = Rowlock::connect(&format!("{url}{mode}")).await.unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("leave out `mode=ro`"), "{message}");
+        let pool = SqlitePoolOptions::new();
+        let pool = pool.connect(&format!("{url}{mode}")).await.unwrap();
+        let rowlock = Rowlock::from_pool(&pool).await.unwrap();
+        rowlock
+            .lock("a")
+            .acquire()
             .await
-            .unwrap(),
-    );
-    let error = Rowlock::connect(&format!("{url}?mode=ro"))
-        .await
-        .unwrap_err();
-    let message = error.to_string();
-    assert!(
-        message.contains("readonly") || message.contains("unable to open"),
-        "{message}"
-    );
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+        pool.close().await;
+    }
 }
 
 #[tokio::test]

@@ -27,7 +27,6 @@ fn a_command_that_works_on_what_is_there_makes_no_file() {
         (Some("sqlite:sub/x.db"), "sub/x.db"),
         (Some("sqlite://x.db?mode=rwc"), "x.db"),
         (Some("sqlite:x.db?mode=rw"), "x.db"),
-        (Some("sqlite:x.db?mode=ro"), "x.db"),
     ];
     for (url, file) in urls {
         for arguments in ON_WHAT_IS_THERE {

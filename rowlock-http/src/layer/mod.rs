@@ -65,7 +65,8 @@ impl IdempotencyLayer {
     /// refresh would be another principal's, and the work would run twice.
     ///
     /// The extractor cannot read the router's state. If yours needs it, run it in a middleware in front, and use
-    /// [`new`](Self::new). With actix-web every request with a key gets 401.
+    /// [`new`](Self::new). With actix-web every request with a key gets 500
+    /// ([misconfigured](crate#misconfigured)), and the log says why: use [`new`](Self::new).
     ///
     /// ```
     /// # use axum::http::{StatusCode, request::Parts};

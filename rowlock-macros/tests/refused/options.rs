@@ -95,4 +95,14 @@ async fn skips_twice(rowlock: Shop, shop: Shop) -> Result<(), ()> {
     Ok(())
 }
 
+#[job(name = "j", at_least_for = "0s")]
+async fn may_run_twice(rowlock: Shop) -> Result<(), ()> {
+    Ok(())
+}
+
+#[job(name = "j", at_least_for = "5s", at_most_for = "1s")]
+async fn longer_than_it_may(rowlock: Shop) -> Result<(), ()> {
+    Ok(())
+}
+
 fn main() {}

@@ -181,11 +181,11 @@ impl fmt::Display for TransactionError {
             ),
             Self::Over { doing, on, detail } => write!(
                 f,
-                "{doing} {on}: there is no transaction that can go on ({detail}): roll back what is open, and begin a new one with `begin()`"
+                "{doing} {on}: no usable transaction is open on this connection ({detail}): roll back, and begin a new one with `pool.begin()`"
             ),
             Self::ReadOnly { doing, on, detail } => write!(
                 f,
-                "{doing} {on}: the transaction is read only ({detail}): begin one that may write"
+                "{doing} {on}: the transaction is read only ({detail}): begin one that may write, on a pool that may (`mode`, `immutable` or `read_only` of its options forbid it)"
             ),
             Self::AlreadyLocked { name } => write!(
                 f,

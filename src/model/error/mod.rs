@@ -135,8 +135,8 @@ pub enum Error {
     ///
     /// Roll back and try again, as [`Retry`](crate::Retry) does: it makes the missing row before it begins again. Or
     /// make the row before the transaction begins, with [`Rowlock::version`](crate::Rowlock::version). To prevent this
-    /// error, give the pooler more connections to the server than transactions run at a time (with 12 more for each
-    /// client, no look waits for a transaction's end).
+    /// error, give the pooler one connection to the server for each transaction that runs at a time, and
+    /// [`max_connections`](crate::Builder::max_connections) (4) for each client.
     Starved {
         /// The operation that was tried.
         doing: &'static str,

@@ -100,7 +100,7 @@ impl fmt::Display for Error {
                 f,
                 "{doing} {on}: rowlock's own connection to {target} had no answer within {waited:.0?}, while this transaction keeps one: \
                  do transactions take up all connections of a pooler? Roll back, and try again after `rowlock.version(name)` or with `Retry`; \
-                 and give the pooler more connections than transactions run at a time, by 12 for each client of rowlock"
+                 and give the pooler a connection for each transaction at a time, and 4 (`Builder::max_connections`) for each client of rowlock"
             ),
             Self::Conflict { what } => {
                 write!(f, "{what}: roll back and try again, as `Retry` does")

@@ -2,8 +2,8 @@
 //!
 //! Their calls take turns. A renewal must not wait for a look, or for a login of another link, that gets no answer. So
 //! some links are *urgent*: no other link begins a call while an urgent one has something to send, and the call that
-//! has the connection then is cut off when it has had its time: [`PATIENCE`] at first, twice as much when it was cut off
-//! before, but no more than the urgent link can wait. Urgent calls without a pause leave a turn to a call that
+//! has the connection then is cut off when it has had its time: [`PATIENCE`] at first, twice as much when it was cut
+//! off before, but no more than the urgent link can wait. Urgent calls without a pause leave a turn to a call that
 //! [waits for long](STARVED).
 
 use std::sync::Arc;

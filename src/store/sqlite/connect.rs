@@ -11,6 +11,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 
 use super::file::{self, FileId};
+use super::journal::{check_locking, use_wal};
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
@@ -43,11 +44,23 @@ impl Sqlite {
     /// A connector for a file that is there, or that the URL allows to make.
     pub(crate) fn from_url(url: &str) -> Result<Self, Error> {
         let sqlite = Self::parse(url)?;
-        let makes_none = matches!(mode(url).as_deref(), Some("rw" | "ro"));
+        let refused = |reason: &str| {
+            Error::Connect(ConnectError::InvalidUrl {
+                reason: reason.into(),
+            })
+        };
+        if mode(url).as_deref() == Some("ro")
+            || parameter(url, "immutable").is_some_and(|is| is != "false" && is != "0")
+        {
+            return Err(refused(
+                "rowlock writes its locks to the file: leave out `mode=ro` and `immutable`",
+            ));
+        }
+        let makes_none = mode(url).as_deref() == Some("rw");
         if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
-            return Err(Error::Connect(ConnectError::InvalidUrl {
-                reason: "its file is not there, and its `mode` does not make it: write `mode=rwc`, or leave the mode out".into(),
-            }));
+            return Err(refused(
+                "its file is not there, and its `mode` does not make it: write `mode=rwc`, or leave the mode out",
+            ));
         }
         Ok(sqlite)
     }
@@ -99,11 +112,15 @@ impl Sqlite {
     }
 }
 
-/// The parameter `mode` of a URL.
 fn mode(url: &str) -> Option<Cow<'_, str>> {
+    parameter(url, "mode")
+}
+
+/// A parameter of a URL.
+fn parameter<'a>(url: &'a str, wanted: &str) -> Option<Cow<'a, str>> {
     let (_, parameters) = url.split_once('?')?;
     let mut parameters = form_urlencoded::parse(parameters.as_bytes());
-    parameters.find_map(|(name, value)| (name == "mode").then_some(value))
+    parameters.find_map(|(name, value)| (name == wanted).then_some(value))
 }
 
 impl Connector for Sqlite {
@@ -196,7 +213,10 @@ impl Sqlite {
         // SQLite's thread need not wait for us between the rows of a batch.
         let options = options.row_buffer_size(ROWS);
         // The pool may be one for readers.
-        let options = options.pragma("query_only", "0");
+        let options = options
+            .pragma("query_only", "0")
+            .read_only(false)
+            .immutable(false);
         let mut conn = options.connect().await?;
         if self.path().is_some() {
             check_locking(&mut conn).await?;
@@ -298,56 +318,6 @@ impl Connection for SqliteConnection {
 
     async fn close(self: Box<Self>) {
         let _ = sqlx::Connection::close(*self).await;
-    }
-}
-
-/// Refuses a pool whose connections never unlock the file that they have used.
-async fn check_locking(conn: &mut SqliteConnection) -> Result<(), Fault> {
-    let mode: String = sqlx::query_scalar("PRAGMA locking_mode")
-        .fetch_one(conn)
-        .await?;
-    if mode == "normal" {
-        return Ok(());
-    }
-    let what = "the pool's options have locking_mode = EXCLUSIVE, with which one connection keeps the file for itself: leave that out";
-    Err(Fault::said(FaultKind::Unwritable, what))
-}
-
-/// Whether the options ask for a rollback journal. Each of the pool's new connections would then turn a file in WAL
-/// mode back, and fails while others use it. (sqlx does not tell what options ask for. But if they ask for this
-/// already, asking again changes nothing.)
-fn ask_for_rollback(options: &SqliteConnectOptions) -> bool {
-    let given = format!("{options:?}");
-    let is_given = |mode| format!("{:?}", options.clone().pragma("journal_mode", mode)) == given;
-    ["DELETE", "delete"].into_iter().any(is_given)
-}
-
-/// Switches a new, empty file to WAL. The journal mode of a file in use is its owner's choice, and that of a pool's
-/// file, if the pool sets it.
-async fn use_wal(
-    conn: &mut SqliteConnection,
-    options: &SqliteConnectOptions,
-) -> Result<bool, Fault> {
-    let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
-        .fetch_one(&mut *conn)
-        .await?;
-    if mode != "delete" || ask_for_rollback(options) {
-        return Ok(mode == "wal");
-    }
-    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema")
-        .fetch_one(&mut *conn)
-        .await?;
-    if tables > 0 {
-        return Ok(false);
-    }
-    let changed: Result<String, sqlx::Error> = sqlx::query_scalar("PRAGMA journal_mode = WAL")
-        .fetch_one(conn)
-        .await;
-    match changed.map_err(Fault::from) {
-        Ok(mode) => Ok(mode == "wal"),
-        // Another process is making the tables right now: the file stays as it is.
-        Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(false),
-        Err(fault) => Err(fault),
     }
 }
 

@@ -11,6 +11,7 @@ mod form_token;
 mod grant_rule;
 mod hold;
 mod in_tx;
+mod journal;
 mod lease;
 mod lease_text;
 mod list;

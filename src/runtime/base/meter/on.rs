@@ -140,7 +140,7 @@ impl Drop for InQueue {
 fn name_of(kind: Kind) -> &'static str {
     match kind {
         Kind::Lock => "lock",
-        Kind::ReadWrite => "read_write",
+        Kind::ReadWrite => "rw_lock",
         Kind::Semaphore { .. } => "semaphore",
     }
 }
