@@ -3,8 +3,8 @@
 use rowlock::migration_sql;
 
 use crate::{
-    ABSENT, Arguments, Command, Failure, USAGE, database, documents, idempotency, out, quarantine,
-    release, scheduled, show,
+    ABSENT, Arguments, Command, Failure, USAGE, check, database, documents, idempotency, out,
+    quarantine, release, scheduled, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -18,31 +18,25 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         // `main` has handled it.
         Command::Leash(_) => Ok(USAGE),
-        Command::Ls { json } => {
+        Command::Ls(ls) => ls.execute(url).await,
+        Command::Check => check::check(url).await,
+        Command::Sessions { holder, json } => {
             let rowlock = database::find(url).await?;
-            let locks = rowlock.admin().list().await?;
-            let waiters = rowlock.admin().waiters().await?;
-            show::print_list(&locks, &waiters, json)?;
-            if !json {
-                quarantine::tell_of_it(&rowlock).await?;
-            }
-            if locks.is_empty() && waiters.is_empty() && !json {
-                database::tell_where(&rowlock);
-            }
-            Ok(0)
-        }
-        Command::Sessions { json } => {
-            let rowlock = database::find(url).await?;
-            let sessions = rowlock.admin().sessions().await?;
+            let mut sessions = rowlock.admin().sessions().await?;
+            let wanted = holder.unwrap_or_default();
+            sessions.retain(|session| session.holder.contains(&wanted));
             show::print_sessions(&sessions, json)?;
             if sessions.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
             Ok(0)
         }
-        Command::Jobs { json } => {
+        Command::Jobs { name, json } => {
             let rowlock = database::find(url).await?;
-            let runs = rowlock.admin().runs().await?;
+            let runs = match name {
+                Some(name) => rowlock.admin().runs_of(name).await?,
+                None => rowlock.admin().runs().await?,
+            };
             scheduled::print_runs(&runs, json)?;
             if !json {
                 quarantine::tell_of_it(&rowlock).await?;

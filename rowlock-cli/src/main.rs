@@ -1,11 +1,13 @@
 //! The command `rowlock`: its arguments and its exit codes.
 
+mod check;
 mod database;
 mod documents;
 mod duration;
 mod execute;
 mod idempotency;
 mod leash;
+mod ls;
 mod out;
 mod quarantine;
 mod record_words;
@@ -19,6 +21,7 @@ mod show;
 mod signals;
 mod terminal;
 mod until;
+mod waiting;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -56,9 +59,12 @@ Examples:
   rowlock run backup --no-wait -- ./backup.sh       run only if the lock is free
   rowlock run billing --ttl 10s --wait 1m -- ./bill --month 11
   rowlock ls
+  rowlock ls 'stock:*' --waiting                    who waits for a name that begins so
+  rowlock check                                     could a program use this database?
   rowlock show nightly-report --json
   rowlock run reminders --at-least-for 50s -- ./remind.sh     on one of many machines
   rowlock jobs                                      when each job ran, and what came of it
+  rowlock jobs reminders                            its last 20 runs
   rowlock quarantine --for 1m                       after a failover that may have lost commits
   rowlock release nightly-report                    who would lose it? --force frees it
   rowlock set-capacity exports 5                    from now on, five run at a time
@@ -121,25 +127,31 @@ enum Command {
     /// and SIGCONT to rowlock continues the command.
     Run(run::Run),
     /// List the held locks, and who waits for each
-    Ls {
-        /// Print a JSON array: one object per name, with its holders and its waiters.
-        #[arg(long)]
-        json: bool,
-    },
+    Ls(ls::Ls),
+    /// Say whether a program could use this database
+    ///
+    /// It connects, takes a lock, and releases it. The exit code is 69 when the database is out of reach, and 78 when
+    /// its tables, its version or the user's rights do not fit.
+    Check,
     /// List the sessions of all clients
     ///
     /// A lock that was taken in a session lives as long as the session.
     Sessions {
+        /// Only sessions whose holder has this text in it.
+        #[arg(long, value_name = "TEXT")]
+        holder: Option<String>,
         /// Print a JSON array.
         #[arg(long)]
         json: bool,
     },
-    /// List the jobs, with the last run of each
+    /// List the jobs, with the last run of each; or the last 20 runs of one
     ///
     /// `rowlock run --at-least-for` records its runs, and so does a program that uses `Job` or `begin_run`. They are
     /// kept for 400 days.
     Jobs {
-        /// Print a JSON array: one object per job.
+        /// The job.
+        name: Option<Name>,
+        /// Print a JSON array: one object per run.
         #[arg(long)]
         json: bool,
     },

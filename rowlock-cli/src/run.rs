@@ -23,7 +23,7 @@ use crate::share::{Holding, Share};
 use crate::signals::{Caught, catch_all, number};
 use crate::terminal::Terminal;
 use crate::until::Until;
-use crate::{FAILED, Failure, LOST, USAGE, database, duration, leash};
+use crate::{FAILED, Failure, LOST, USAGE, database, duration, leash, waiting};
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
@@ -87,6 +87,7 @@ impl Run {
         };
         let held = tokio::select! {
             held = self.acquire(&rowlock, &name, wait) => held,
+            () = waiting::tell_of_it(&rowlock, &name), if !self.no_wait => return Ok(FAILED),
             Some(signal) = signals.recv() => {
                 settle(&rowlock, &mut signals).await;
                 return Ok(128 + number(signal));

@@ -10,7 +10,7 @@ use rowlock::{LockInfo, Mode, Name, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
 use crate::Failure;
-use crate::out::{say, span};
+use crate::out::{print, say, span};
 
 /// A grant in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]
@@ -32,7 +32,7 @@ struct JsonHolder<'a> {
 
 /// A name in the JSON of `ls` and `show`: with all its holders, and its waiters in their order.
 #[derive(Debug, Serialize)]
-struct JsonListed<'a> {
+pub(crate) struct JsonListed<'a> {
     name: &'a str,
     /// `lock`, `rw_lock` or `semaphore`. `null`: the name has no holder.
     kind: Option<&'static str>,
@@ -148,7 +148,7 @@ fn empty(name: &Name) -> JsonListed<'_> {
 }
 
 /// One object for each name that has holders or waiters, by name.
-fn listed<'a>(held: &'a [LockInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed<'a>> {
+pub(crate) fn listed<'a>(held: &'a [LockInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed<'a>> {
     let mut names = BTreeMap::new();
     for info in held {
         let listed = names.entry(&info.name).or_insert_with(|| empty(&info.name));
@@ -196,20 +196,36 @@ fn table(locks: &[LockInfo]) -> Table {
     table
 }
 
-/// For people: the holders, and then the queues. A name may have waiters and no holder.
-pub(crate) fn print_list(
-    held: &[LockInfo],
-    waiters: &[WaiterInfo],
-    json: bool,
-) -> Result<(), Failure> {
-    if json {
-        return print_json(&listed(held, waiters));
-    }
-    print_tables("nobody holds a lock", held, waiters)
+/// An array that is printed piece by piece.
+#[derive(Debug, Default)]
+pub(crate) struct JsonArray {
+    is_begun: bool,
 }
 
-/// `none` stands for an empty table of holders.
-fn print_tables(none: &str, held: &[LockInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
+impl JsonArray {
+    pub(crate) fn print(&mut self, values: &[impl Serialize]) -> Result<(), Failure> {
+        for value in values {
+            let begin = if self.is_begun { "," } else { "[" };
+            self.is_begun = true;
+            // Strings and numbers only: serialising cannot fail.
+            let text = serde_json::to_string_pretty(value).unwrap_or_default();
+            print(format_args!("{begin}\n  {}", text.replace('\n', "\n  ")))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn end(&self) -> Result<(), Failure> {
+        say!("{}", if self.is_begun { "\n]" } else { "[]" })
+    }
+}
+
+/// For people: the holders, and then the queues. A name may have waiters and no holder. `none` stands for an empty
+/// table of holders.
+pub(crate) fn print_tables(
+    none: &str,
+    held: &[LockInfo],
+    waiters: &[WaiterInfo],
+) -> Result<(), Failure> {
     if held.is_empty() {
         say!("{none}")?;
     } else {

@@ -71,8 +71,8 @@ impl Builder {
     ///
     /// Renewals share a connection with looks, and with 2 also with locks and keys. A renewal that is due goes first.
     /// If another statement has the connection, rowlock cuts it off when it has taken 250 ms (less where a TTL is
-    /// below a second), connects again, and later gives that statement more time. So keep TTLs above a second. The server
-    /// counts a connection that was cut off until it notices.
+    /// below a second), connects again, and later gives that statement more time. So keep TTLs above a second. The
+    /// server counts a connection that was cut off until it notices.
     pub fn max_connections(mut self, connections: u32) -> Self {
         self.max_connections = connections;
         self

@@ -188,6 +188,12 @@ impl Rowlock {
         row.map(LockRow::info).transpose()
     }
 
+    /// The text under which other people see what this client holds, unless a call sets another one.
+    #[must_use]
+    pub fn holder(&self) -> &str {
+        &self.core.holdings.settings.holder
+    }
+
     /// Asks the database one question, for a probe of readiness: whether it answers, and has rowlock's tables. Returns
     /// how long that took.
     ///

@@ -205,11 +205,12 @@ fn attributes_use_only_what_every_user_can_use() {
 
 #[test]
 fn no_clock_of_the_application_decides() {
-    // A provider signs a time, and a server tells when to come back.
+    // A provider signs a time, a server tells when to come back, and `rowlock check` compares the clocks.
     let told = [
         "examples/inbox/src/signature.rs",
         "examples/inbox/src/webhook.rs",
         "rowlock-http/src/client.rs",
+        "rowlock-cli/src/check.rs",
     ];
     assert_eq!(
         outside(&ALL, &told, &["SystemTime", "Utc::now", "Local::now"]),

@@ -139,7 +139,11 @@ fn a_command_without_dashes_is_told_where_they_belong() {
         assert_eq!(code(&output), 64, "{arguments:?}");
         assert!(stderr(&output).contains(tip), "{}", stderr(&output));
     }
-    for arguments in [&["run", "a", "--bogus"][..], &["ls", "a"], &["run", "a"]] {
+    for arguments in [
+        &["run", "a", "--bogus"][..],
+        &["ls", "a", "b"],
+        &["run", "a"],
+    ] {
         let output = shell.run(arguments);
         assert_eq!(code(&output), 64, "{arguments:?}");
         assert!(!stderr(&output).contains(tip), "{}", stderr(&output));

@@ -247,3 +247,25 @@ fn options_that_do_not_fit_a_job_are_refused_before_the_database_is_asked() {
         assert!(!shell.dir.path().join(file).exists(), "{file}");
     }
 }
+
+#[test]
+fn the_last_runs_of_a_job_are_listed() {
+    let shell = Shell::new();
+    for number in 0..3 {
+        job(
+            &shell,
+            "j",
+            &["--at-least-for", "0s"],
+            &format!("exit {number}"),
+        );
+    }
+    let runs = shell.json(&["jobs", "j", "--json"]);
+    let states: Vec<_> = runs
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| &run["state"])
+        .collect();
+    assert_eq!(states, ["failed", "failed", "succeeded"]);
+    assert_eq!(shell.json(&["jobs", "other", "--json"]), json!([]));
+}

@@ -285,3 +285,70 @@ fn migrate_says_what_it_did_and_prints_sql_for_every_engine() {
     let alone = shell.run(&["migrate", "--from", "1"]);
     assert_eq!(code(&alone), 64, "{}", stderr(&alone));
 }
+
+#[test]
+fn ls_lists_a_part_of_the_names() {
+    let shell = Shell::new();
+    let script = "echo up; sleep 60 & wait";
+    let running: Vec<_> = ["stock:1", "stock:2", "stocks"]
+        .iter()
+        .map(|name| shell.start(&[name], script))
+        .collect();
+    let mut waiter = shell
+        .command(&["run", "stock:2", "--", "true"])
+        .spawn()
+        .unwrap();
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let list = shell.json(&[&["ls", "--json"], arguments].concat());
+        let names = list.as_array().unwrap().iter();
+        names
+            .map(|listed| listed["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    wait("it waits", || names(&["--waiting"]) == ["stock:2"]);
+    assert_eq!(names(&[]), ["stock:1", "stock:2", "stocks"]);
+    assert_eq!(names(&["stock:*"]), ["stock:1", "stock:2"]);
+    assert_eq!(names(&["stock:*", "--held"]), ["stock:1", "stock:2"]);
+    assert_eq!(names(&["stock*", "--waiting"]), ["stock:2"]);
+    assert_eq!(names(&["stock"]), Vec::<String>::new());
+    assert_eq!(names(&["stocks"]), ["stocks"]);
+    let refused = shell.run(&["ls", "s*k"]);
+    assert_eq!(code(&refused), 64);
+    assert!(
+        stderr(&refused).contains("'stock:*'"),
+        "{}",
+        stderr(&refused)
+    );
+    for holder in running {
+        holder.signal(Signal::SIGTERM);
+        let _ = holder.end();
+    }
+    waiter.wait().unwrap();
+}
+
+#[test]
+fn check_says_whether_a_program_could_use_the_database() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["check"])), 69, "there is no file");
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    let checked = shell.run(&["check"]);
+    assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    let said = stdout(&checked);
+    for line in [
+        "server",
+        "tables",
+        "rights",
+        "round trip",
+        "clock",
+        "durability",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    assert_eq!(
+        shell.json(&["ls", "--json"]),
+        json!([]),
+        "nothing is left behind"
+    );
+    shell.sql("ALTER TABLE rowlock_run RENAME TO gone");
+    assert_eq!(code(&shell.run(&["check"])), 78);
+}

@@ -1,13 +1,15 @@
 //! `rowlock run` waits, and the database is in the way.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rowlock_test::patience;
 use sqlx::Connection;
 
-use crate::shell::{Shell, code};
+use crate::shell::{Shell, code, stderr, wait};
 
 #[test]
 fn a_wait_for_a_file_that_another_program_keeps_is_told_once() {
@@ -62,4 +64,70 @@ fn a_wait_for_a_file_that_another_program_keeps_is_told_once() {
         assert_eq!(child.wait().unwrap().code(), Some(0));
         assert!(reader.join().unwrap() <= 2, "once, and its end");
     }
+}
+
+/// Runs the command on a terminal of its own, as script(1) makes one.
+fn on_a_terminal(shell: &Shell, arguments: &str) -> std::process::Child {
+    let command = format!("{} {arguments}", env!("CARGO_BIN_EXE_rowlock"));
+    Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .current_dir(shell.dir.path())
+        .env_remove("ROWLOCK_URL")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_wait_on_a_terminal_tells_who_has_the_lock_and_which_place_is_ours() {
+    let shell = Shell::new();
+    let holder = shell.start(&["a"], "echo up; sleep 60 & wait");
+    let mut first = shell.command(&["run", "a", "--", "true"]);
+    let mut first = first.stderr(Stdio::piped()).spawn().unwrap();
+    let waits = || shell.json(&["ls", "--json"])[0]["waiters"][0].is_object();
+    wait("the first one is in the queue", waits);
+    let mut second = on_a_terminal(&shell, "run a -- true");
+    let mut lines = BufReader::new(second.stdout.take().unwrap()).lines();
+    let told = lines.next().expect("a line").unwrap();
+    assert!(told.contains("waits for \"a\": held by rowlock["), "{told}");
+    assert!(told.contains("; 1 before this process"), "{told}");
+    kill(
+        Pid::from_raw(i32::try_from(first.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let said = lines.next().expect("a line").unwrap();
+    assert!(said.contains("this process is next"), "{said}");
+    holder.signal(Signal::SIGTERM);
+    let _ = holder.end();
+    assert!(second.wait().unwrap().success());
+    let mut piped = String::new();
+    first
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut piped)
+        .unwrap();
+    assert_eq!(piped, "", "nothing in a pipe");
+    first.wait().unwrap();
+}
+
+#[test]
+fn a_watched_list_is_drawn_again() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    let refused = shell.run(&["ls", "--watch"]);
+    assert_eq!(code(&refused), 64, "{}", stderr(&refused));
+    let mut watch = on_a_terminal(&shell, "ls --watch");
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let first = lines.next().expect("a line").unwrap();
+    assert!(first.contains("nobody holds a lock"), "{first}");
+    let holder = shell.start(&["seen"], "echo up; sleep 60 & wait");
+    assert!(lines.any(|line| line.unwrap().contains("seen")));
+    let pid = Pid::from_raw(i32::try_from(watch.id()).unwrap());
+    kill(pid, Signal::SIGTERM).unwrap();
+    watch.wait().unwrap();
+    holder.signal(Signal::SIGTERM);
+    let _ = holder.end();
 }

@@ -149,6 +149,16 @@ impl<'a> Admin<'a> {
         rows.into_iter().map(RunRow::info).collect()
     }
 
+    /// Settings of the server under which a crash may lose commits, in words.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    pub async fn warnings(self) -> Result<Vec<String>, Error> {
+        let look = async |store: &mut dyn Store| store.warnings().await;
+        self.read(None, "look at the server's settings", look).await
+    }
+
     /// The engine and version that the server reports.
     #[must_use]
     pub fn server_version(self) -> &'a str {

@@ -1,0 +1,154 @@
+//! `rowlock ls`: names that are held or waited for, page by page of the database.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::Args;
+use rowlock::{LockInfo, NameFilter, NameInfo, NameState, Rowlock, WaiterInfo};
+
+use crate::out::{print, say};
+use crate::{Failure, USAGE, database, quarantine, show};
+
+#[derive(Debug, Args)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command"
+)]
+pub(crate) struct Ls {
+    /// Only this name, or all names that begin so: 'stock:*'.
+    pattern: Option<String>,
+    /// Only names that have a holder.
+    #[arg(long, conflicts_with = "waiting")]
+    held: bool,
+    /// Only names that somebody waits for.
+    #[arg(long)]
+    waiting: bool,
+    /// Show the list again each second, until Ctrl-C.
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
+    /// Print a JSON array: one object per name, with its holders and its waiters.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How often a watched list is read.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Clears the screen, and goes to its first line (ECMA-48: ED, CUP).
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+impl Ls {
+    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
+        let filter = self.filter()?;
+        if self.watch && !std::io::stdout().is_terminal() {
+            let message = "--watch needs a terminal: without it, the list is printed once";
+            return Err(Failure::Other(message.into(), USAGE));
+        }
+        let rowlock = database::find(url).await?;
+        if self.watch {
+            return self.watch(&rowlock, &filter).await;
+        }
+        let count = self.list(&rowlock, filter).await?;
+        if !self.json {
+            quarantine::tell_of_it(&rowlock).await?;
+        }
+        if count == 0 && !self.json {
+            database::tell_where(&rowlock);
+        }
+        Ok(0)
+    }
+
+    /// The name, if the pattern is one.
+    fn name(&self) -> Option<&str> {
+        self.pattern.as_deref().filter(|name| !name.ends_with('*'))
+    }
+
+    fn filter(&self) -> Result<NameFilter, Failure> {
+        let pattern = self.pattern.as_deref().unwrap_or_default();
+        let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
+        if prefix.contains('*') {
+            let message = format!("`{pattern}`: a `*` may stand at the end only, as in 'stock:*'");
+            return Err(Failure::Other(message, USAGE));
+        }
+        let state = match (self.held, self.waiting) {
+            (true, _) => NameState::Held,
+            (_, true) => NameState::Awaited,
+            _ => NameState::InUse,
+        };
+        Ok(NameFilter::new().prefix(prefix).state(state))
+    }
+
+    /// The wanted names of a page, their holders, and their waiters.
+    async fn page(
+        &self,
+        rowlock: &Rowlock,
+        filter: &NameFilter,
+    ) -> Result<(Vec<LockInfo>, Vec<WaiterInfo>, Option<String>), Failure> {
+        let page = rowlock.admin().names(filter).await?;
+        let is_wanted = |info: &NameInfo| self.name().is_none_or(|name| info.name.as_str() == name);
+        let (mut held, mut waiters) = (Vec::new(), Vec::new());
+        for info in page.items.into_iter().filter(is_wanted) {
+            if info.waiters > 0 {
+                waiters.extend(queue(rowlock, &info).await?);
+            }
+            held.extend(info.holders);
+        }
+        Ok((held, waiters, page.next))
+    }
+
+    /// Prints all pages. Returns how many holders and waiters these have.
+    async fn list(&self, rowlock: &Rowlock, mut filter: NameFilter) -> Result<usize, Failure> {
+        let mut count = 0;
+        let mut array = show::JsonArray::default();
+        loop {
+            let (held, waiters, next) = self.page(rowlock, &filter).await?;
+            count += held.len() + waiters.len();
+            if self.json {
+                array.print(&show::listed(&held, &waiters))?;
+            } else if !held.is_empty() || !waiters.is_empty() {
+                show::print_tables("nobody holds a lock", &held, &waiters)?;
+            }
+            if next.is_none() {
+                break;
+            }
+            filter = filter.from(next);
+        }
+        if self.json {
+            array.end()?;
+        } else if count == 0 {
+            say!("nobody holds a lock")?;
+        }
+        Ok(count)
+    }
+
+    /// Shows the first page again and again. A database that is away for a while is told, and waited for.
+    async fn watch(&self, rowlock: &Rowlock, filter: &NameFilter) -> Result<u8, Failure> {
+        loop {
+            match self.page(rowlock, filter).await {
+                Ok((held, waiters, next)) => {
+                    print(format_args!("{CLEAR}"))?;
+                    show::print_tables("nobody holds a lock", &held, &waiters)?;
+                    if next.is_some() {
+                        say!("(there are more names: `rowlock ls` without --watch lists all)")?;
+                    }
+                }
+                Err(Failure::Rowlock(error)) if error.is_transient() => say!("{CLEAR}{error}")?,
+                Err(failure) => return Err(failure),
+            }
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+}
+
+/// All who wait for a name.
+async fn queue(rowlock: &Rowlock, info: &NameInfo) -> Result<Vec<WaiterInfo>, Failure> {
+    let mut all: Vec<WaiterInfo> = Vec::new();
+    loop {
+        let after = all.last().map_or(0, |last| last.position);
+        let page = rowlock.admin().queue(info.name.clone(), after).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
+}
