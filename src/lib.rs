@@ -34,7 +34,8 @@
 //!   its locks.
 //! - [`Owner`] can enter again a lock that it holds. For owners with [names](Owner::named) rowlock finds deadlocks, in
 //!   whatever processes they are.
-//! - [`Rowlock::admin`] shows an operator who holds what and who waits for it, releases by force, cleans.
+//! - [`Rowlock::admin`] shows an operator who holds what and who waits for it, releases by force, pauses names,
+//!   cleans.
 //! - [`Idempotency`] makes an effect happen once for a key ([`Scope::key`]): in one transaction
 //!   ([`run_in_tx`](Idempotency::run_in_tx)), or over several attempts with a [guard](IdempotencyGuard) and its
 //!   [steps](IdempotencyGuard::step). [`FormTokens`] make a form that is submitted twice do its work once.
@@ -139,8 +140,8 @@ pub use lock::{
 pub use model::{
     Blocked, Busy, Cause, ConnectError, Deadline, Engine, Error, Fingerprint, FingerprintBuilder,
     FingerprintPieces, FormToken, InvalidError, Key, Kind, LockInfo, Loss, Mode, Name, NameFilter,
-    NameInfo, NameState, Outcome, Page, RecordError, RecordFilter, RecordKey, RunInfo, RunState,
-    SchemaError, Scope, SessionInfo, Subject, TransactionError, Unfinished, WaiterInfo,
+    NameInfo, NameState, Outcome, Page, PauseInfo, RecordError, RecordFilter, RecordKey, RunInfo,
+    RunState, SchemaError, Scope, SessionInfo, Subject, TransactionError, Unfinished, WaiterInfo,
 };
 #[cfg(feature = "macros")]
 pub use rowlock_macros::{idempotent, locked};

@@ -2,6 +2,7 @@
 -- Times are UTC. DDL commits by itself here: each statement can run again.
 -- The queue of the name: waiters is how many rows rowlock_waiter has, next_position the next one to give; all
 -- waiters are after passed.
+-- Until paused_until nobody is granted the name; docs/internals/locks.md, "A pause". 9999-12-31: until it is resumed.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name          varbinary(288) NOT NULL PRIMARY KEY,
     grant_id      binary(16),
@@ -16,6 +17,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     capacity      bigint         NOT NULL DEFAULT 0,
     used          bigint         NOT NULL DEFAULT 0,
     weight        bigint         NOT NULL DEFAULT 0,
+    paused_until  datetime(6),
+    paused_by     varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    paused_why    varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     KEY rowlock_lock_session (session_id),
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 288),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
@@ -24,6 +28,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
          AND session_id IS NULL)
         OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
+    ),
+    CONSTRAINT rowlock_lock_paused CHECK (
+        (paused_until IS NULL) = (paused_by IS NULL) AND (paused_until IS NULL) = (paused_why IS NULL)
     )
 ) ENGINE = InnoDB;
 

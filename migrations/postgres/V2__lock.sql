@@ -1,4 +1,5 @@
 -- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
+-- Until paused_until nobody is granted the name; docs/internals/locks.md, "A pause". 9999-12-31: until it is resumed.
 -- expires_at has no index and the pages are half empty on purpose: every grant,
 -- renewal and release then stays on its page (a HOT update).
 CREATE TABLE IF NOT EXISTS rowlock_lock (
@@ -16,6 +17,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     capacity      bigint       NOT NULL DEFAULT 0,
     used          bigint       NOT NULL DEFAULT 0,
     weight        bigint       NOT NULL DEFAULT 0,
+    paused_until  timestamptz,
+    paused_by     text,
+    paused_why    text,
     CONSTRAINT rowlock_lock_name CHECK (octet_length(name) BETWEEN 1 AND 288),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
@@ -24,6 +28,10 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
         OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND isfinite(acquired_at)
             AND expires_at IS NOT NULL AND isfinite(expires_at))
+    ),
+    CONSTRAINT rowlock_lock_paused CHECK (
+        (paused_until IS NULL) = (paused_by IS NULL) AND (paused_until IS NULL) = (paused_why IS NULL)
+        AND (paused_until IS NULL OR isfinite(paused_until))
     )
 ) WITH (fillfactor = 50);
 -- Only the locks of sessions are in it: a grant without a session does not write it.

@@ -1,5 +1,6 @@
 -- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
 -- Times are microseconds since 1970-01-01 UTC.
+-- Until paused_until nobody is granted the name; docs/internals/locks.md, "A pause". 9999-12-31: until it is resumed.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        BLOB    NOT NULL PRIMARY KEY,
     grant_id    BLOB,
@@ -14,6 +15,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     capacity      INTEGER NOT NULL DEFAULT 0,
     used          INTEGER NOT NULL DEFAULT 0,
     weight        INTEGER NOT NULL DEFAULT 0,
+    paused_until  INTEGER,
+    paused_by     TEXT,
+    paused_why    TEXT,
     CONSTRAINT rowlock_lock_name CHECK (length(name) BETWEEN 1 AND 288),
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
@@ -21,6 +25,9 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
          AND session_id IS NULL)
         OR (grant_id IS NOT NULL AND length(grant_id) = 16 AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND expires_at IS NOT NULL)
+    ),
+    CONSTRAINT rowlock_lock_paused CHECK (
+        (paused_until IS NULL) = (paused_by IS NULL) AND (paused_until IS NULL) = (paused_why IS NULL)
     )
 ) STRICT, WITHOUT ROWID;
 -- Only the locks of sessions are in it: a grant without a session does not write it.

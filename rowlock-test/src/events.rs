@@ -49,7 +49,9 @@ pub async fn take(rowlock: &Rowlock, name: &str, ttl: Duration) -> Held {
             Err(Error::WaitTimeout { busy, .. }) => busy,
             Err(error) => panic!("{error}"),
         };
-        let is_a_moment = busy.holder.is_none() && busy.quarantine.is_none() && busy.waiters == 0;
+        let is_in_the_way =
+            busy.holder.is_some() || busy.quarantine.is_some() || busy.pause.is_some();
+        let is_a_moment = !is_in_the_way && busy.waiters == 0;
         let has_time = tokio::time::Instant::now() < deadline;
         assert!(is_a_moment && has_time, "the name is free: {busy}");
         tokio::time::sleep(Duration::from_millis(1)).await;

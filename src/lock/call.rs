@@ -13,6 +13,7 @@ use crate::model::{Busy, Error, Kind, Moment, Name, Subject, TransactionError};
 use crate::runtime::Core;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::held::guard::Guard;
+use crate::runtime::requests::take::busy;
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::verbs::TxStore;
 use crate::store::verbs::fault::Fault;
@@ -30,9 +31,9 @@ pub(super) fn conflict(name: &Name) -> Error {
 }
 
 pub(super) enum TxLook {
-    /// Another holder has a lease.
+    /// Another holder has a lease, or the name is paused.
     Leased(Busy),
-    /// No lease was found. `new`: a row may be newer than the transaction's snapshot.
+    /// Neither was found. `new`: a row may be newer than the transaction's snapshot.
     Free { new: bool },
 }
 
@@ -40,7 +41,7 @@ pub(super) enum Taking {
     Locked(Locked),
     /// Not granted. With the holder, if it is known without another look.
     Missed(Option<Busy>),
-    /// Another holder has a lease, and this transaction has locked its row.
+    /// Another holder has a lease, or the name is paused, and this transaction has locked its row.
     Blocking,
     /// The database is in quarantine for so long.
     Quarantined(Duration),
@@ -156,7 +157,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             }
             new |= known.is_none();
             let busy = match self.outside(self.core.rows.row(&name)).await {
-                Ok(seen) => seen.busy(&name),
+                Ok(seen) => seen.busy(),
                 Err(error @ Error::Starved { .. }) => {
                     self.make_rows_first();
                     if blocks && known.is_none() {
@@ -221,15 +222,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             TxTaken::Missed(None) | TxTaken::Early(_) => Ok(Taking::Missed(None)),
             TxTaken::Quarantined(left) => Ok(Taking::Quarantined(left)),
             TxTaken::Missed(Some(row)) => {
-                let waiters = row.waiters;
-                let holder = row.info()?;
-                Ok(Taking::Missed(Some(Busy {
-                    name: holder.name.clone(),
-                    kind: Kind::Lock,
-                    holder: Some(holder),
-                    waiters,
-                    quarantine: None,
-                })))
+                let name = Name::from_bytes(&row.name);
+                let name = name.unwrap_or_else(|| self.first().clone());
+                let busy = busy(name, Kind::Lock, Some(row))?;
+                Ok(Taking::Missed(Some(busy)))
             }
             TxTaken::Again => Err(Error::Transaction(TransactionError::AlreadyLocked {
                 name: self.first().clone(),
@@ -347,7 +343,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
                 Ok(seen) => {
                     self.freed |= seen.reclaimed;
                     self.orphaned |= seen.is_left_behind();
-                    seen.busy(&name)
+                    seen.busy()
                 }
                 Err(Error::Starved { .. } | Error::Unreachable { .. }) => break,
                 Err(error) => return Err(error),
@@ -362,6 +358,7 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             holder: None,
             waiters: 0,
             quarantine: None,
+            pause: None,
         })
     }
 
@@ -382,10 +379,10 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         self.context.check(database)
     }
 
-    /// Waiting here would block the holder's renewal, and its lease would expire.
+    /// Waiting here would block the holder's renewal, and its lease would expire; or it would block the end of the
+    /// pause.
     pub(super) fn blocking(&self) -> Error {
-        let detail =
-            "another holder has a lease, which it cannot renew before this transaction ends";
+        let detail = "another holder has a lease, which it cannot renew before this transaction ends, or the name is paused";
         self.context.aborted(detail)
     }
 

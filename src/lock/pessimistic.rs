@@ -335,14 +335,14 @@ impl<T: Transaction> LockInTx<'_, T> {
                     }
                 },
             };
-            if may_block && busy.holder.is_some() {
+            let remaining = busy.remaining();
+            if may_block && remaining.is_some() {
                 return Err(attempt.blocking());
             }
             let left = limit.map(Moment::remaining);
             if left == Some(Duration::ZERO) {
                 return Err(timed_out(busy));
             }
-            let remaining = busy.holder.as_ref().map(|holder| holder.remaining);
             if remaining.is_some() || attempt.orphaned {
                 let pause = backoff.next().unwrap_or_default();
                 let pause = remaining.map_or(pause, |remaining| pause.min(remaining));

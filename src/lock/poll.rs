@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::Lock;
 use super::patience::Patience;
-use crate::model::{Busy, Error, Name};
+use crate::model::{Error, Name};
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::wait_log::WaitLog;
@@ -45,10 +45,10 @@ impl Lock {
                 Ok(AcquireAnswer::Busy(busy)) if patience.is_over() => {
                     return Err(patience.timed_out(busy));
                 }
-                Ok(AcquireAnswer::Busy(Busy { holder, .. })) => {
+                Ok(AcquireAnswer::Busy(busy)) => {
                     log.over(&format_args!("{name:?}"));
-                    if let Some(holder) = holder {
-                        pause = pause.min(holder.remaining);
+                    if let Some(remaining) = busy.remaining() {
+                        pause = pause.min(remaining);
                     }
                 }
                 Err(error) if error.is_transient() && !patience.is_over() => {

@@ -9,6 +9,8 @@ const MAX_TTL: Duration = Duration::from_hours(24);
 pub(crate) const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
 /// The longest holder text, in bytes.
 const MAX_HOLDER: usize = 200;
+/// The longest reason for a pause, in bytes.
+const MAX_WHY: usize = 255;
 
 /// Checks a value for [`Lock::ttl`](crate::Lock::ttl), for a recipe or a program that checks its user's settings
 /// before it connects. `setting` is the name that the error shows. A client with a larger
@@ -50,6 +52,11 @@ pub(crate) fn check_quarantine(time: Duration) -> Result<(), Error> {
     within("quarantine", time, bounds, "100 ms to 366 days are allowed")
 }
 
+pub(crate) fn check_pause(time: Duration) -> Result<(), Error> {
+    let bounds = MIN_TTL..=MAX_WAIT;
+    within("pause", time, bounds, "100 ms to 366 days are allowed")
+}
+
 pub(crate) fn check_linger(linger: Duration) -> Result<(), Error> {
     let bounds = Duration::from_millis(1)..=Duration::from_mins(1);
     within("linger", linger, bounds, "1 ms to 1 min are allowed")
@@ -73,15 +80,21 @@ pub(crate) fn within(
 
 /// `rowlock ls` prints the holder, so its length is limited.
 pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
-    let reason = if holder.is_empty() || holder.len() > MAX_HOLDER {
-        "1 to 200 bytes are allowed"
-    } else if holder.contains('\0') {
+    text("holder", holder, (MAX_HOLDER, "1 to 200 bytes are allowed"))
+}
+
+/// The reason for a pause.
+pub(crate) fn check_why(why: &str) -> Result<(), Error> {
+    text("why", why, (MAX_WHY, "1 to 255 bytes are allowed"))
+}
+
+fn text(setting: &'static str, given: &str, most: (usize, &'static str)) -> Result<(), Error> {
+    let reason = if given.is_empty() || given.len() > most.0 {
+        most.1
+    } else if given.contains('\0') {
         "it contains a NUL character"
     } else {
         return Ok(());
     };
-    Err(Error::Invalid(InvalidError::Setting {
-        setting: "holder",
-        reason,
-    }))
+    Err(Error::Invalid(InvalidError::Setting { setting, reason }))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Kind, Mode, Name, Printable};
+use super::{Kind, Mode, Name, PauseInfo, Printable};
 
 /// A lease, as its row in the database describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,9 +91,19 @@ pub struct Busy {
     /// How much longer the database is in [quarantine](crate::Admin::quarantine), if that is why the name was not
     /// granted.
     pub quarantine: Option<Duration>,
+    /// The [pause](crate::Admin::pause) of the name, if it is paused.
+    pub pause: Option<Box<PauseInfo>>,
 }
 
 impl Busy {
+    /// How long a lease or a pause is in the way, if it does not end before. `None`: neither is.
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        let pause = self.pause.as_ref();
+        let pause = pause.map(|pause| pause.remaining.unwrap_or(Duration::MAX));
+        let holder = self.holder.as_ref().map(|holder| holder.remaining);
+        holder.into_iter().chain(pause).min()
+    }
+
     /// The database is in quarantine for this time.
     pub(crate) fn in_quarantine(name: Name, left: Duration) -> Self {
         Self {
@@ -102,6 +112,7 @@ impl Busy {
             holder: None,
             waiters: 0,
             quarantine: Some(left),
+            pause: None,
         }
     }
 }
@@ -111,6 +122,7 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut Printable(f);
         match &self.holder {
+            None if let Some(pause) = &self.pause => write!(f, "{pause}"),
             None if let Some(left) = self.quarantine => write!(
                 f,
                 "the database is in quarantine for another {left:.0?}, because it may have forgotten leases, and grants nothing"
@@ -135,6 +147,9 @@ impl fmt::Display for Busy {
                 ),
             },
         }?;
+        if let (Some(_), Some(pause)) = (&self.holder, &self.pause) {
+            write!(f, "; {pause}")?;
+        }
         match self.waiters {
             0 => Ok(()),
             1 => f.write_str("; 1 waits for it"),
@@ -195,6 +210,7 @@ mod tests {
             holder: Some(holder.clone()),
             waiters: 0,
             quarantine: None,
+            pause: None,
         };
         assert_eq!(
             busy.to_string(),

@@ -42,6 +42,8 @@ mod one_outcome;
 mod open_steps;
 mod optimistic;
 mod order_dedupe;
+mod pause;
+mod pause_races;
 mod pessimistic;
 mod pin;
 mod pool;

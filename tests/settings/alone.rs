@@ -287,6 +287,25 @@ pub(crate) async fn quarantine(shop: &Shop) {
     release(&take(&shop.two, "q", TTL).await).await;
 }
 
+pub(crate) async fn pauses(shop: &Shop) {
+    let (ops, time) = (shop.one.admin(), Duration::from_mins(10));
+    for time in [None, Some(time)] {
+        let pause = ops.pause("p", time, "ein Umzug \u{fc}ber Nacht").await;
+        let pause = pause.unwrap();
+        let is_left = |left: Duration| left <= time.unwrap() && left > time.unwrap() / 2;
+        assert!(pause.remaining.is_none_or(is_left), "{pause:?}");
+        assert_eq!(pause.until.is_some(), time.is_some());
+        assert!(shop.two.lock("p").try_acquire().await.unwrap().is_none());
+        let mut tx = shop.app.begin().await;
+        let refused = tx.try_lock(&shop.two, "p").await.unwrap();
+        assert!(refused.locked().is_none());
+        tx.release().await;
+    }
+    assert_eq!(shop.two.admin().pauses().await.unwrap().len(), 1);
+    assert!(shop.two.admin().resume("p").await.unwrap());
+    release(&take(&shop.two, "p", TTL).await).await;
+}
+
 /// Everything that the steps before have left.
 pub(crate) async fn cleaning(shop: &Shop) {
     let ago = shop.db.moved(shop.db.past().as_str(), -500 * 24 * 3_600);

@@ -34,7 +34,7 @@ macro_rules! steps {
 }
 
 steps! {
-    alone: locks renewals batches queue many_names readers_and_writers semaphores lists sessions holds deadlocks jobs keys steps quarantine;
+    alone: locks renewals batches queue many_names readers_and_writers semaphores lists sessions holds deadlocks jobs keys steps quarantine pauses;
     in_tx: transactions many_names_in_a_transaction pins versions effects_once outcomes_in_a_transaction messages form_tokens stripes;
     alone: cleaning;
 }

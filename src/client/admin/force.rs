@@ -10,8 +10,6 @@ use crate::model::{Error, Kind, LockInfo, Name, Subject};
 use crate::runtime::batch::head::{JobHead, Manner};
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::force_release;
-use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::row::LockRow;
 
@@ -75,20 +73,7 @@ impl Admin<'_> {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let params = PassParams {
-            name: name.clone(),
-            why: PassWhy::Orphaned,
-        };
-        let head = self
-            .core()
-            .lanes
-            .wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| pass_any(store, &params, kind).await;
-        // If this fails, a waiter finds the name free a little later, and passes it on.
-        if let Ok(Some(passed)) = self.core().lanes.run(head, pass).await {
-            self.core().queue.all_passed(&passed.next);
-        }
-        self.core().waiters.freed(&name);
+        self.pass_on(&name, kind).await;
         if let Some(error) = failed {
             return Err(error);
         }

@@ -4,6 +4,7 @@ mod clean;
 mod force;
 mod forget;
 mod list;
+mod pause;
 mod quarantine;
 
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use crate::store::verbs::row::LockRow;
 use crate::store::verbs::run::RunRow;
 use crate::store::verbs::session::SessionRow;
 
-/// The operator's side of a client, made by [`Rowlock::admin`]: lists, releases by force, cleaning, quarantine. The
-/// command `rowlock` calls it. Copying is free.
+/// The operator's side of a client, made by [`Rowlock::admin`]: lists, releases by force, pauses, cleaning,
+/// quarantine. The command `rowlock` calls it. Copying is free.
 ///
 /// A list reads on a connection of its own, so it delays no lock.
 ///
@@ -183,14 +184,18 @@ impl<'a> Admin<'a> {
     }
 
     async fn kind(self, name: &Name) -> Result<Kind, Error> {
+        let row = self.row(name).await?;
+        Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
+    }
+
+    async fn row(self, name: &Name) -> Result<Option<LockRow>, Error> {
         let head = self
             .core()
             .lanes
             .look(Subject::Lock(name.clone()), "look up");
         let of = name.clone();
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAction::Look).await;
-        let row = self.core().lanes.run_aside(head, look).await?;
-        Ok(row.and_then(|row| row.kind).unwrap_or(Kind::Lock))
+        self.core().lanes.run_aside(head, look).await
     }
 
     /// What a name stands for, and its live permits.

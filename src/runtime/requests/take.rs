@@ -168,6 +168,8 @@ pub(crate) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy,
     let waiters = row.as_ref().map_or(0, |row| row.waiters);
     let quarantine = row.as_ref().and_then(|row| row.quarantine);
     // Without a live grant, the name is about to be passed on.
+    let pause = row.as_ref().and_then(|row| row.pause.clone());
+    let pause = pause.map(|pause| pause.info().map(Box::new)).transpose()?;
     let holder = row.map(LockRow::grant).transpose()?.flatten();
     let holder = holder.filter(|holder| !holder.remaining.is_zero());
     Ok(Busy {
@@ -176,5 +178,6 @@ pub(crate) fn busy(name: Name, kind: Kind, row: Option<LockRow>) -> Result<Busy,
         holder,
         waiters,
         quarantine,
+        pause,
     })
 }

@@ -10,6 +10,7 @@ use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
 use crate::runtime::batch::alone::alone;
 use crate::runtime::batch::handle::{ASIDE_LIMIT, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
+use crate::runtime::requests::take::busy;
 use crate::store::verbs::Store;
 use crate::store::verbs::lock_row::RowAction;
 use crate::store::verbs::row::LockRow;
@@ -30,19 +31,18 @@ pub(crate) struct RowView {
     pub(crate) grant: Option<LockInfo>,
     /// This look freed the name from a session that had ended.
     pub(crate) reclaimed: bool,
-    waiters: u32,
+    /// What is in the way, if a live lease or a pause is.
+    busy: Option<Busy>,
 }
 
 impl RowView {
-    fn of(row: LockRow) -> Result<Self, Error> {
-        row.check_kind(Kind::Lock)?;
-        let (fence, reclaimed, waiters) = (row.fence, row.reclaimed, row.waiters);
-        let grant = row.grant()?;
+    fn of(name: &Name, row: LockRow) -> Result<Self, Error> {
+        let busy = busy(name.clone(), Kind::Lock, Some(row.clone()))?;
         Ok(Self {
-            fence,
-            grant,
-            reclaimed,
-            waiters,
+            fence: row.fence,
+            reclaimed: row.reclaimed,
+            grant: row.grant()?,
+            busy: Some(busy).filter(|busy| busy.remaining().is_some()),
         })
     }
 
@@ -59,15 +59,9 @@ impl RowView {
             .filter(|grant| !grant.remaining.is_zero())
     }
 
-    /// Who is in the way, if a live lease is.
-    pub(crate) fn busy(&self, name: &Name) -> Option<Busy> {
-        self.holder().map(|holder| Busy {
-            name: name.clone(),
-            kind: Kind::Lock,
-            holder: Some(holder.clone()),
-            waiters: self.waiters,
-            quarantine: None,
-        })
+    /// What is in the way, if a live lease or a pause is.
+    pub(crate) fn busy(self) -> Option<Busy> {
+        self.busy
     }
 }
 
@@ -76,7 +70,7 @@ impl RowView {
 pub(crate) struct KnownRow {
     /// The last fence that a transaction of this client was granted, until that transaction is known to have ended.
     pub(crate) granted: Option<i64>,
-    /// A lease of the name was seen.
+    /// A lease or a pause of the name was seen.
     pub(crate) leased: bool,
 }
 
@@ -123,8 +117,8 @@ impl KnownRows {
             let what = "another session removes it as soon as it is made";
             return Err(Error::damaged("rowlock_lock", name.as_bytes(), what));
         };
-        let seen = RowView::of(row)?;
-        self.rows().entry(name.clone()).or_default().leased |= seen.holder().is_some();
+        let seen = RowView::of(name, row)?;
+        self.rows().entry(name.clone()).or_default().leased |= seen.busy.is_some();
         Ok(seen)
     }
 
@@ -141,7 +135,7 @@ impl KnownRows {
             // lease.
             let freed = self.make_row_until(name, Progress::within(ASIDE_LIMIT));
             return match self.lanes.heard(freed).await {
-                Ok(Some(freed)) => RowView::of(freed),
+                Ok(Some(freed)) => RowView::of(name, freed),
                 _ => Ok(seen),
             };
         }
@@ -161,8 +155,8 @@ impl KnownRows {
         let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAction::Look).await;
         let row = self.lanes.run(head, look).await.ok().flatten();
         let waiters = row.as_ref().map_or(0, |row| row.waiters);
-        let seen = row.and_then(|row| RowView::of(row).ok());
-        if let Some(busy) = seen.and_then(|seen| seen.busy(name)) {
+        let seen = busy(name.clone(), kind, row);
+        if let Some(busy) = seen.ok().filter(|busy| busy.remaining().is_some()) {
             return busy;
         }
         let quarantine = self.quarantine(Subject::Lock(name.clone())).await;
@@ -172,6 +166,7 @@ impl KnownRows {
             holder: None,
             waiters,
             quarantine: quarantine.ok().flatten(),
+            pause: None,
         }
     }
 
@@ -184,10 +179,10 @@ impl KnownRows {
 
     async fn look_at_row(&self, name: &Name) -> Result<Option<RowView>, Error> {
         let head = self.lanes.look_beside(Subject::Lock(name.clone()), LOOK);
-        let name = name.clone();
-        let look = async move |store: &mut dyn Store| store.lock_row(&name, RowAction::Look).await;
+        let of = name.clone();
+        let look = async move |store: &mut dyn Store| store.lock_row(&of, RowAction::Look).await;
         let row = self.lanes.run_aside(head, look).await?;
-        row.map(RowView::of).transpose()
+        row.map(|row| RowView::of(name, row)).transpose()
     }
 
     /// What this client knows of the row of `name`.
@@ -207,7 +202,7 @@ impl KnownRows {
         }
     }
 
-    /// A lease of `name` was seen.
+    /// A lease or a pause of `name` was seen.
     pub(crate) fn saw_lease(&self, name: &Name) {
         self.rows().entry(name.clone()).or_default().leased = true;
     }

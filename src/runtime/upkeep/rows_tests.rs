@@ -31,7 +31,7 @@ fn a_row_is_held_while_its_lease_lasts() {
             mode: Mode::Lock,
         }),
         reclaimed: false,
-        waiters: 0,
+        busy: None,
     };
     assert!(seen(std::time::Duration::from_micros(1)).holder().is_some());
     // It may be pinned.
@@ -42,7 +42,7 @@ fn a_row_is_held_while_its_lease_lasts() {
             fence,
             grant,
             reclaimed: false,
-            waiters: 0,
+            busy: None,
         }
         .holder()
         .is_none()

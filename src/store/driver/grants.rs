@@ -21,7 +21,8 @@ pub(crate) const TABLES: [&str; 10] = [
 pub(crate) const EVERY_COLUMN: &str = concat!(
     "SELECT ",
     "l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, l.waiters, \
-     l.next_position, l.passed, l.capacity, l.used, l.weight, d.one, d.id, d.quarantine_until, ",
+     l.next_position, l.passed, l.capacity, l.used, l.weight, \
+     l.paused_until, l.paused_by, l.paused_why, d.one, d.id, d.quarantine_until, ",
     crate::store::verbs::record_row::every_record_column!(),
     ", s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at, \
      t.scope, t.token, t.issued_at, t.expires_at, o.id, o.holder, o.opened_at, o.expires_at, o.forced, \

@@ -48,7 +48,7 @@ STRAIGHT_JOIN rowlock_form_token t FORCE INDEX (PRIMARY) ON t.scope = o.scope AN
 /// for permits. A plain read, which locks nothing.
 const SEEN: &str = "
 SELECT name,
-       waiters = 0 AND used = 0 AND
+       waiters = 0 AND used = 0 AND (paused_until IS NULL OR paused_until <= SYSDATE(6)) AND
        ((grant_id IS NULL AND expires_at IS NULL
          AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
         OR COALESCE(expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND, FALSE)) AS idle,
@@ -62,7 +62,8 @@ const IDLE_LOCKS: &str = "
 SELECT l.name
 FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
-WHERE l.waiters = 0 AND l.used = 0 AND l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
+WHERE l.waiters = 0 AND l.used = 0 AND (l.paused_until IS NULL OR l.paused_until <= SYSDATE(6))
+  AND l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
   AND ((l.grant_id IS NULL AND l.expires_at IS NULL
         AND l.fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) - ?)
        OR l.expires_at < SYSDATE(6) - INTERVAL ? MICROSECOND)

@@ -12,7 +12,7 @@ macro_rules! next_fence {
 }
 pub(super) use next_fence;
 
-/// Whether no grant of the row is live.
+/// Whether no grant of the row is live, and its name is not paused.
 macro_rules! is_free {
     ($of:literal) => {
         is_free!($of, "SYSDATE(6)")
@@ -25,11 +25,25 @@ macro_rules! is_free {
             $of,
             "expires_at <= ",
             $now,
+            ") AND (",
+            $of,
+            "paused_until IS NULL OR ",
+            $of,
+            "paused_until <= ",
+            $now,
             ")"
         )
     };
 }
 pub(super) use is_free;
+
+/// Whether none of the rows of a SELECT with aggregates has a name that is paused. (Without a row, too.)
+macro_rules! none_paused {
+    () => {
+        "NOT COALESCE(MAX(paused_until > SYSDATE(6)), FALSE)"
+    };
+}
+pub(super) use none_paused;
 
 /// What makes a row free.
 macro_rules! freed {

@@ -87,7 +87,7 @@ macro_rules! quarantine {
     };
 }
 
-/// Whether the row, which is locked, is that of a lock without a live lease.
+/// Whether the row, which is locked, is that of a lock without a live lease, whose name is not paused.
 macro_rules! is_unheld {
     () => {
         concat!("capacity = 0 AND ", is_free!("", now!()))
@@ -295,7 +295,7 @@ struct FoundRow {
     name: Vec<u8>,
     fence: i64,
     is_free: bool,
-    /// It is a lock without a live lease.
+    /// It is a lock without a live lease, and is not paused.
     is_unheld: bool,
 }
 

@@ -22,6 +22,19 @@ macro_rules! row_ends {
 }
 pub(super) use row_ends;
 
+/// The columns of a pause in a row `l`, when it is `$now`.
+macro_rules! pause_columns {
+    ($now:expr) => {
+        concat!(
+            "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', l.paused_until),
+              TIMESTAMPDIFF(MICROSECOND, ",
+            $now,
+            ", l.paused_until), l.paused_by, l.paused_why"
+        )
+    };
+}
+pub(super) use pause_columns;
+
 /// The columns of a lock's row `l`, with its session `s`, when it is `$now`.
 macro_rules! row_columns {
     ($now:expr) => {
@@ -36,7 +49,8 @@ macro_rules! row_columns {
             ", ",
             row_ends!(),
             "),
-              l.session_id, l.waiters, l.capacity, l.weight"
+              l.session_id, l.waiters, l.capacity, l.weight, ",
+            $crate::store::mysql::lock_row::pause_columns!($now)
         )
     };
 }
@@ -107,6 +121,7 @@ const UNUSED: &str = "
 SELECT name FROM rowlock_lock FORCE INDEX (PRIMARY)
 WHERE name = ? AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
   AND fence < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))
+  AND (paused_until IS NULL OR paused_until <= SYSDATE(6))
 FOR UPDATE SKIP LOCKED";
 
 const FORGET: &str = "DELETE FROM rowlock_lock WHERE name = ?";

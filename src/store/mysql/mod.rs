@@ -13,6 +13,7 @@ mod lease;
 mod lease_text;
 mod list;
 mod lock_row;
+mod pause;
 mod permit;
 mod permit_reclaim;
 mod permit_text;

@@ -100,21 +100,23 @@ LEFT JOIN rowlock_waiter w FORCE INDEX (PRIMARY)
        ON w.name = UNHEX(a.name) AND w.position = a.position AND w.grant_id = UNHEX(a.grant_id)
 ORDER BY a.number";
 
-/// The time until the first permit of a name ends. No time, when its first live waiter fits.
+/// The time until the first permit of a name ends; no time, when its first live waiter fits. Or the time that a pause
+/// of the name has left, if that is longer.
 const LEFT: &str = concat!(
     "
-;SELECT MAX(used), MAX(capacity), MAX(passed), NULL INTO @rl_used, @rl_capacity, @rl_passed, @rl_weight
+;SELECT MAX(used), MAX(capacity), MAX(passed), NULL, MAX(TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), paused_until))
+  INTO @rl_used, @rl_capacity, @rl_passed, @rl_weight, @rl_paused
   FROM rowlock_lock WHERE name = {name};
 SELECT w.weight INTO @rl_weight FROM rowlock_waiter w FORCE INDEX (PRIMARY)
   STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
   WHERE w.name = {name} AND w.position > @rl_passed AND s.expires_at > SYSDATE(6)
   ORDER BY w.position LIMIT 1;
-SELECT IF(@rl_used + @rl_weight <= @rl_capacity, 0, (
+SELECT GREATEST(COALESCE(@rl_paused, 0), COALESCE(IF(@rl_used + @rl_weight <= @rl_capacity, 0, (
     SELECT TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), MIN(IF(l.grant_id IS NULL, '1970-01-02', ",
     row_ends!(),
     "))) FROM ",
     permits!(),
-    "))"
+    ")), 0))"
 );
 
 /// The name, if more of it is used than its live permits weigh: a holder has crashed.

@@ -2,7 +2,7 @@
 //!
 //! Each verb is a transaction in one text, as in `queue.rs`: it locks the row of the name and that of its own permit,
 //! and decides with user variables. `@rl_used` is what is used now, `@rl_go` whether the text has something to do,
-//! `@rl_may` whether the database is in no quarantine.
+//! `@rl_may` whether the database is in no quarantine, and the name is not paused.
 //!
 //! - The set of waiters that fit is computed once, with a running sum, and kept as JSON. So every statement after it
 //!   means the same waiters, even when a session ends meanwhile.
@@ -12,7 +12,7 @@
 
 use uuid::Uuid;
 
-use super::grant_rule::{may_grant, next_fence};
+use super::grant_rule::{may_grant, next_fence, none_paused};
 use super::lock_row::{row_columns, row_ends};
 use super::permit_reclaim::{Literals, RECLAIM, of_name, permits, see_dead};
 use super::queue::row_with;
@@ -29,6 +29,8 @@ const LOCK: &str = concat!(
     " MAX(waiters), MAX(next_position), MAX(passed), MAX(capacity), MAX(used), MAX(fence),
        MAX(capacity > 0), ",
     may_grant!(),
+    " AND ",
+    none_paused!(),
     ", NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_position, @rl_passed, @rl_capacity, @rl_used, @rl_fence,
        @rl_go, @rl_may, @rl_weight, @rl_own_fence, @rl_mine, @rl_live

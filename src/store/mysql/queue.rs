@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::grant_rule::{is_free, may_grant, next_fence};
+use super::grant_rule::{is_free, may_grant, next_fence, none_paused};
 use super::lock_row::{make_row, row_columns, row_ends};
 use super::row_wait::wait;
 use super::statement::{fill, hex, quoted, read_alone, read_as, text, transact, with};
@@ -106,7 +106,7 @@ UPDATE rowlock_lock
           GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
       session_id = {lock_session}, fence = fence + @rl_block
   WHERE name = {name} AND @rl_mine;
-SELECT fence, CAST(@rl_block AS SIGNED), waiters > 0 FROM rowlock_lock WHERE name = {name} AND @rl_mine"
+SELECT fence, CAST(@rl_block AS SIGNED), waiters > 0 OR COALESCE(paused_until > SYSDATE(6), FALSE) FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );
 
 /// `@rl_ended`: 0 the row did not have the grant of the ask; 1 that grant had expired; 2 it was live. A row that is
@@ -117,6 +117,8 @@ const DUE: &str = concat!(
        MAX(COALESCE(IF(grant_id = {grant}, 1 + (expires_at > SYSDATE(6)), 0), 0)),
        MAX(COALESCE(grant_id = {grant} OR expires_at <= SYSDATE(6), FALSE)), MAX(grant_id IS NULL), ",
     may_grant!(),
+    " AND ",
+    none_paused!(),
     ",
        NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_passed, @rl_ended, @rl_due, @rl_free, @rl_may,
@@ -138,9 +140,9 @@ SET @rl_waiters = GREATEST(@rl_waiters - @rl_gone, 0);
 UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone > 0;
 ";
 
-/// In a quarantine (not `@rl_may`) the waiters stay, and nobody is granted the name. SET runs from left to right in an
-/// UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session, if that is
-/// sooner. A time in a user variable is a text.
+/// In a quarantine or a pause (not `@rl_may`) the waiters stay, and nobody is granted the name. SET runs from left to
+/// right in an UPDATE: the expiry is the new `acquired_at` and the window. The window ends with the waiter's session,
+/// if that is sooner. A time in a user variable is a text.
 const PASS: &str = concat!(
     "\
 SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0 AND @rl_may;
@@ -173,13 +175,15 @@ UPDATE rowlock_lock
     )
 );
 
+/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left, or a pause of
+/// the name.
 const LOOK: &str = concat!(
     "
 SELECT COALESCE(l.grant_id = UNHEX(a.grant_id) AND l.expires_at > SYSDATE(6), FALSE),
        w.position IS NOT NULL,
-       TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), ",
+       GREATEST(COALESCE(TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), ",
     row_ends!(),
-    ")
+    "), 0), COALESCE(TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), l.paused_until), 0))
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
     number   FOR ORDINALITY,
     name     VARCHAR(576) CHARACTER SET ascii PATH '$[0]',
@@ -196,7 +200,8 @@ ORDER BY a.number"
 
 const AWAITED: &str = "
 SELECT l.name FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name) WHERE l.waiters > 0";
+STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
+WHERE l.waiters > 0 OR l.paused_until > SYSDATE(6)";
 
 const KNOWS: &str = "SELECT 1 FROM rowlock_waiter WHERE name = ? AND grant_id = ? UNION \
                      SELECT 1 FROM rowlock_lock WHERE name = ? AND grant_id = ?";
@@ -322,7 +327,7 @@ fn joined(row: &MySqlRow) -> Result<JoinOutcome, sqlx::Error> {
     };
     Ok(JoinOutcome::Queued {
         position,
-        is_orphaned: !found.is_live(),
+        is_orphaned: !found.is_live() && found.pause.is_none(),
     })
 }
 

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use sqlx::PgConnection;
 
+use super::grant_rule::is_unpaused;
 use super::lock_row::row_ends;
 use super::{query, query_as};
 use crate::model::Name;
@@ -65,7 +66,8 @@ WHERE n.waiters > 0 AND n.used = 0 AND (n.grant_id IS NULL OR n.expires_at <= cl
 /// Goes through the rows in the order of the primary key: neither the fence nor the expiry has an index. Under READ
 /// COMMITTED a row that was granted after the statement's snapshot is checked again when it is locked, in its newest
 /// version.
-const IDLE_LOCKS: &str = "
+const IDLE_LOCKS: &str = concat!(
+    "
 WITH seen AS MATERIALIZED (
     SELECT name FROM rowlock_lock WHERE name > $1 ORDER BY name LIMIT $2
 ), idle AS (
@@ -73,7 +75,9 @@ WITH seen AS MATERIALIZED (
     WHERE ((l.grant_id IS NULL AND l.expires_at IS NULL
             AND l.fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - $3)
            OR l.expires_at < clock_timestamp() - $3 * interval '1 microsecond')
-      AND l.waiters = 0 AND l.used = 0
+      AND l.waiters = 0 AND l.used = 0 AND ",
+    is_unpaused!("l."),
+    "
     ORDER BY l.name
     FOR UPDATE OF l SKIP LOCKED
 ), gone AS (
@@ -82,7 +86,8 @@ WITH seen AS MATERIALIZED (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen),
-       (SELECT name FROM seen ORDER BY name DESC LIMIT 1)";
+       (SELECT name FROM seen ORDER BY name DESC LIMIT 1)"
+);
 
 #[async_trait]
 impl CleanStore for PgConnection {

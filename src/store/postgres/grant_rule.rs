@@ -14,7 +14,7 @@ macro_rules! next_fence {
 }
 pub(super) use next_fence;
 
-/// Whether no grant of the row is live.
+/// Whether no grant of the row is live, and its name is not paused.
 macro_rules! is_free {
     ($of:literal) => {
         concat!(
@@ -22,11 +22,26 @@ macro_rules! is_free {
             $of,
             "expires_at IS NULL OR ",
             $of,
-            "expires_at <= clock_timestamp())"
+            "expires_at <= clock_timestamp()) AND ",
+            $crate::store::postgres::grant_rule::is_unpaused!($of)
         )
     };
 }
 pub(super) use is_free;
+
+/// Whether the name of the row is not paused.
+macro_rules! is_unpaused {
+    ($of:literal) => {
+        concat!(
+            "(",
+            $of,
+            "paused_until IS NULL OR ",
+            $of,
+            "paused_until <= clock_timestamp())"
+        )
+    };
+}
+pub(super) use is_unpaused;
 
 /// What makes a row free.
 macro_rules! freed {

@@ -111,8 +111,8 @@ FROM rowlock_database d LEFT JOIN took t ON true");
 /// [`TAKE`] for a lone name, with half the work. When it grants nothing, [`WHY`] gives the reason.
 ///
 /// The inner SELECT reads the row in the statement's snapshot. The row is then locked by its name only, and CASE sees
-/// the locked version. A lease may have been committed in these few microseconds. The cast then fails, and the
-/// transaction with it. So the server unlocks the row by itself, however slow this process is, and its log has the
+/// the locked version. A lease or a pause may have been committed in these few microseconds. The cast then fails, and
+/// the transaction with it. So the server unlocks the row by itself, however slow this process is, and its log has the
 /// reason.
 const TAKE_ONE: &str = concat!("
 WITH here AS MATERIALIZED (
@@ -124,8 +124,8 @@ SET fence = ", fence_after_wait!(), ",
     ", freed!(), "
 WHERE name = (
     SELECT CASE
-        WHEN k.expires_at IS NULL OR k.expires_at <= clock_timestamp() THEN k.name
-        ELSE decode(concat('rowlock: a lease was just granted to ', k.holder)::bigint::text, 'hex')
+        WHEN ", is_free!("k."), " THEN k.name
+        ELSE decode(concat('rowlock: just granted or paused by ', COALESCE(k.holder, k.paused_by))::bigint::text, 'hex')
     END
     FROM rowlock_lock k
     WHERE k.name = (
@@ -298,7 +298,8 @@ async fn take_one(conn: &mut PgConnection, params: &TxParams) -> Result<TxReply<
             ))
         }
         Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(GAVE_WAY) => {
-            let detail = "a lease was granted while its row was being locked";
+            let detail =
+                "a lease was granted, or the name was paused, while its row was being locked";
             Err(Fault::said(FaultKind::Conflict, detail))
         }
         Err(error) => Err(error.into()),

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 
-use super::grant_rule::freed;
+use super::grant_rule::{freed, is_unpaused};
 use super::{query, query_as};
 use crate::model::{Kind, Name};
 use crate::store::verbs::fault::Fault;
@@ -21,6 +21,15 @@ macro_rules! row_ends {
 }
 pub(super) use row_ends;
 
+/// The columns of a pause in a row `l`.
+macro_rules! pause_columns {
+    () => {
+        "(extract(epoch FROM l.paused_until) * 1000000)::bigint,
+              (extract(epoch FROM l.paused_until - clock_timestamp()) * 1000000)::bigint, l.paused_by, l.paused_why"
+    };
+}
+pub(super) use pause_columns;
+
 /// The columns of a lock's row `l`, with its session `s`.
 macro_rules! row_columns {
     () => {
@@ -33,7 +42,8 @@ macro_rules! row_columns {
               (extract(epoch FROM ",
             row_ends!(),
             " - clock_timestamp()) * 1000000)::bigint,
-              l.session_id, l.waiters, l.capacity, l.weight"
+              l.session_id, l.waiters, l.capacity, l.weight, ",
+            $crate::store::postgres::lock_row::pause_columns!()
         )
     };
 }
@@ -93,15 +103,19 @@ WHERE name = (
 
 /// The condition of the cleaner (`clean.rs`), without its age. It is checked on the newest version of the row, which
 /// is locked then.
-const FORGET: &str = "
+const FORGET: &str = concat!(
+    "
 DELETE FROM rowlock_lock l
 USING (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
-      AND fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+      AND fence < (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AND ",
+    is_unpaused!(""),
+    "
     FOR UPDATE SKIP LOCKED
 ) f
-WHERE l.name = f.name";
+WHERE l.name = f.name"
+);
 
 #[async_trait]
 impl LockRowStore for PgConnection {

@@ -18,6 +18,7 @@ mod listener;
 mod lock_row;
 mod look;
 mod own_connection;
+mod pause;
 mod permit;
 mod pooler;
 mod quarantine;

@@ -26,7 +26,8 @@ calls! {
 
     /// The waiter has a permit; it is there; and the time until the first permit ends, read once for each name. No
     /// time, when the first live waiter fits, or permits were removed by hand. A second, when there is no permit: the
-    /// waiter is too heavy for the capacity, which may be raised.
+    /// waiter is too heavy for the capacity, which may be raised. Or the time that a pause of the name has left, if
+    /// that is longer.
     LOOK = concat!(
     "
 WITH ask AS MATERIALIZED (
@@ -34,7 +35,7 @@ WITH ask AS MATERIALIZED (
         WITH ORDINALITY AS a (name, grant_id, position, n)
     LIMIT cardinality($1)
 ), names AS MATERIALIZED (
-    SELECT k.name, CASE WHEN k.used + (
+    SELECT k.name, GREATEST(CASE WHEN k.used + (
                SELECT f.weight FROM rowlock_waiter f
                WHERE f.name = k.name AND f.position > k.passed
                  AND (SELECT s.expires_at > clock_timestamp() FROM rowlock_session s WHERE s.id = f.session_id)
@@ -46,7 +47,7 @@ WITH ask AS MATERIALIZED (
     " END) - clock_timestamp()) * 1000000)::bigint, 1000000) END
                FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
                WHERE l.name > k.name || decode('00', 'hex') AND l.name < k.name || decode('01', 'hex')
-           ) END AS remaining
+           ) END, (extract(epoch FROM k.paused_until - clock_timestamp()) * 1000000)::bigint) AS remaining
     FROM (SELECT DISTINCT a.name FROM ask a) a JOIN rowlock_lock k ON k.name = a.name
 )
 SELECT COALESCE(p.expires_at > clock_timestamp(), false),

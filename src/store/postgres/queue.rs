@@ -37,9 +37,10 @@ FROM (
 ) block
 WHERE (SELECT set_config('lock_timeout', '20', true)) IS NOT NULL
   AND l.name = $1 AND l.grant_id = $2 AND l.expires_at > clock_timestamp()
-RETURNING l.fence, block.fences, l.waiters > 0";
+RETURNING l.fence, block.fences, l.waiters > 0 OR COALESCE(l.paused_until > clock_timestamp(), false)";
 
-/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
+/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left, or a pause of
+/// the name. (GREATEST ignores NULL.)
 const LOOK: &str = concat!(
     "
 WITH ask AS (
@@ -49,9 +50,9 @@ WITH ask AS (
 )
 SELECT COALESCE(l.grant_id = a.grant_id AND l.expires_at > clock_timestamp(), false),
        l.name IS NOT NULL AND w.name IS NOT NULL,
-       COALESCE((extract(epoch FROM ",
+       COALESCE((extract(epoch FROM GREATEST(",
     row_ends!(),
-    " - clock_timestamp()) * 1000000)::bigint, 0)
+    ", l.paused_until) - clock_timestamp()) * 1000000)::bigint, 0)
 FROM ask a
 LEFT JOIN rowlock_lock l ON l.name = a.name
 LEFT JOIN rowlock_session s ON s.id = l.session_id
@@ -59,7 +60,8 @@ LEFT JOIN rowlock_waiter w ON w.name = a.name AND w.position = a.position AND w.
 ORDER BY a.n"
 );
 
-const AWAITED: &str = "SELECT name FROM rowlock_lock WHERE name = ANY($1) AND waiters > 0";
+const AWAITED: &str = "SELECT name FROM rowlock_lock WHERE name = ANY($1)
+AND (waiters > 0 OR paused_until > clock_timestamp())";
 
 const TEST: &str = "SELECT pg_notify($1, '')";
 

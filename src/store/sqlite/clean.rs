@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::grant_rule::is_unpaused;
 use super::lock_row::row_ends;
 use super::permit_row::permits_of;
 use super::record::FORGET_STEPS;
@@ -38,14 +39,18 @@ WHERE rowid IN (
 
 /// The next names; whether each is idle, and whether it has permits. If it is free and has waiters: whether they wait
 /// for permits. It does not take the write lock.
-const SEEN: &str = "
+const SEEN: &str = concat!(
+    "
 SELECT name,
        ((grant_id IS NULL AND expires_at IS NULL AND fence < now.us - ?1)
-       OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0 AND used = 0,
+       OR COALESCE(expires_at < now.us - ?1, FALSE)) AND waiters = 0 AND used = 0 AND ",
+    is_unpaused!("now.us"),
+    ",
        used > 0,
        CASE WHEN waiters > 0 AND used = 0 AND (grant_id IS NULL OR expires_at <= now.us) THEN capacity <> 0 END
 FROM rowlock_lock, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE name > ?2 ORDER BY name LIMIT ?3";
+WHERE name > ?2 ORDER BY name LIMIT ?3"
+);
 
 /// Whether more of a name is used than its live permits weigh: a holder has crashed.
 const CRASHED: &str = concat!(
@@ -62,14 +67,18 @@ FROM rowlock_lock k WHERE k.name = ?1 AND k.capacity <> 0"
 );
 
 /// Those of the names that are still idle.
-const IDLE_LOCKS: &str = "
+const IDLE_LOCKS: &str = concat!(
+    "
 DELETE FROM rowlock_lock
 WHERE name IN (SELECT unhex(a.value ->> 0) FROM json_each(?1) a)
   AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND waiters = 0 AND used = 0
+  AND waiters = 0 AND used = 0 AND ",
+    is_unpaused!(),
+    "
   AND ((grant_id IS NULL AND expires_at IS NULL
         AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)
-       OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)";
+       OR expires_at < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - ?2)"
+);
 
 #[async_trait]
 impl CleanStore for SqliteConnection {

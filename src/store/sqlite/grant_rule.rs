@@ -8,13 +8,31 @@ macro_rules! next_fence {
 }
 pub(super) use next_fence;
 
-/// Whether no grant of the row is live. `$now`: the time.
+/// Whether no grant of the row is live, and its name is not paused. `$now`: the time.
 macro_rules! is_free {
     ($now:literal) => {
-        concat!("(expires_at IS NULL OR expires_at <= ", $now, ")")
+        concat!(
+            "(expires_at IS NULL OR expires_at <= ",
+            $now,
+            ") AND ",
+            $crate::store::sqlite::grant_rule::is_unpaused!($now)
+        )
     };
 }
 pub(super) use is_free;
+
+/// Whether the name of the row is not paused. `$now`: the time.
+macro_rules! is_unpaused {
+    () => {
+        $crate::store::sqlite::grant_rule::is_unpaused!(
+            "CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
+        )
+    };
+    ($now:literal) => {
+        concat!("(paused_until IS NULL OR paused_until <= ", $now, ")")
+    };
+}
+pub(super) use is_unpaused;
 
 /// What makes a row free.
 macro_rules! freed {

@@ -15,7 +15,7 @@ use sqlx::{Either, Executor, Row, SqliteConnection};
 use time::UtcDateTime;
 use uuid::Uuid;
 
-use super::grant_rule::{freed, may_grant, next_fence};
+use super::grant_rule::{freed, is_unpaused, may_grant, next_fence};
 use super::lock_row::{row_columns, row_ends};
 use super::quarantine;
 use crate::model::{FaultKind, Kind, Name};
@@ -73,6 +73,8 @@ UPDATE rowlock_lock SET fence = ?2
 WHERE name = ?1 AND fence < ?2 AND (?3 IS NULL OR fence = ?3)
   AND grant_id IS NULL AND expires_at IS NULL AND capacity = 0
   AND ",
+    is_unpaused!(),
+    " AND ",
     may_grant!(),
     "
 RETURNING (SELECT id FROM rowlock_database);
@@ -106,7 +108,8 @@ impl InTxStore for SqliteConnection {
         let rows = look(self, all.iter().map(|params| &params.name)).await?;
         let database = rows.first().and_then(|row| row.database);
         let rows: Vec<LockRow> = rows.into_iter().filter_map(|row| row.found).collect();
-        if let Some(held) = rows.iter().find(|row| row.is_live()) {
+        let is_held = |row: &&LockRow| row.is_live() || row.pause.is_some();
+        if let Some(held) = rows.iter().find(is_held) {
             return Ok(TxReply::of(database, TxTaken::Missed(Some(held.clone()))));
         }
         if rows.iter().any(|row| row.kind != Some(Kind::Lock)) {

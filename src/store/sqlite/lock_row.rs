@@ -1,6 +1,6 @@
 //! The rows of locks: the statements that read and make them.
 
-use super::grant_rule::freed;
+use super::grant_rule::{freed, is_unpaused};
 
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
@@ -19,6 +19,18 @@ macro_rules! row_ends {
 }
 pub(super) use row_ends;
 
+/// The columns of a pause in a row `l`. `$less` is what the time left is reported short.
+macro_rules! pause_columns {
+    ($less:literal) => {
+        concat!(
+            "l.paused_until, l.paused_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
+            $less,
+            ", l.paused_by, l.paused_why"
+        )
+    };
+}
+pub(super) use pause_columns;
+
 /// The columns of a lock's row `l`, with its session `s`. `$less` is what the time left is reported short.
 macro_rules! row_columns {
     () => {
@@ -32,7 +44,8 @@ macro_rules! row_columns {
             row_ends!(),
             " - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000",
             $less,
-            ", l.session_id, l.waiters, l.capacity, l.weight"
+            ", l.session_id, l.waiters, l.capacity, l.weight, ",
+            $crate::store::sqlite::lock_row::pause_columns!($less)
         )
     };
 }
@@ -87,10 +100,13 @@ const HOLDERS: &str = live_rows!(
 );
 
 /// The condition of the cleaner (`clean.rs`), without its age.
-const FORGET: &str = "
+const FORGET: &str = concat!(
+    "
 DELETE FROM rowlock_lock
 WHERE name = ?1 AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND used = 0
-  AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
+  AND fence < CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AND ",
+    is_unpaused!()
+);
 
 #[async_trait]
 impl LockRowStore for SqliteConnection {

@@ -16,6 +16,7 @@ mod lease;
 mod lease_text;
 mod list;
 mod lock_row;
+mod pause;
 mod permit;
 mod permit_row;
 mod quarantine;

@@ -13,7 +13,6 @@ use sqlx::SqliteConnection;
 use super::grant_rule::next_fence;
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{PermitName, PermitRequest, permits_of};
-use super::quarantine::is_quarantined;
 use super::queue::joined_or_full;
 use super::waiter;
 use super::writing::in_a_transaction;
@@ -49,10 +48,10 @@ SELECT EXISTS (SELECT 1 FROM rowlock_lock p
        AND EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2)";
 
 /// The time until the first permit of a name ends. No time, when the first live waiter fits, or permits were removed
-/// by hand.
+/// by hand. Or the time that a pause of the name has left, if that is longer.
 const LEFT: &str = concat!(
     "
-SELECT coalesce(iif(k.used + (
+SELECT max(coalesce(k.paused_until - now.us, 0), coalesce(iif(k.used + (
            SELECT w.weight FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
            WHERE w.name = ?1 AND w.position > k.passed AND s.expires_at > now.us
            ORDER BY w.position LIMIT 1
@@ -62,7 +61,7 @@ SELECT coalesce(iif(k.used + (
     ")) - now.us)
            FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
            WHERE l.name > ?2 AND l.name < ?3
-       )), 0)
+       )), 0))
 FROM rowlock_lock k, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE k.name = ?1"
 );
@@ -148,7 +147,7 @@ async fn join(
     }
     // What is left of an earlier sending's permit has the name of the new one.
     lock.remove(params.grant_id).await?;
-    if lock.waiters == 0 && !is_quarantined(lock.conn).await? && lock.fits(wanted.weight).await? {
+    if lock.waiters == 0 && lock.may_grant().await? && lock.fits(wanted.weight).await? {
         let fence = lock.make(&wanted).await?;
         return Ok(Some(JoinOutcome::Granted { fence }));
     }
@@ -217,7 +216,7 @@ async fn weigh(
     if more != 0 && fence != params.fence {
         return Ok(WeighOutcome::Stale(fence));
     }
-    if more > 0 && (is_quarantined(lock.conn).await? || !lock.fits(more).await?) {
+    if more > 0 && !(lock.may_grant().await? && lock.fits(more).await?) {
         return Ok(WeighOutcome::Full);
     }
     // Also when it has that weight: a downgrade that was given up may still arrive.

@@ -13,7 +13,7 @@ use crate::store::verbs::permit::MOST;
 use crate::store::verbs::queue::EndedGrant;
 
 const STATE: &str = "
-SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us
+SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us, coalesce(l.paused_until > now.us, FALSE)
 FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE l.name = ?1";
 
@@ -80,6 +80,7 @@ pub(super) struct PermitName<'a> {
     pub(super) next_position: i64,
     pub(super) passed: i64,
     pub(super) now: i64,
+    is_paused: bool,
     is_reclaimed: bool,
 }
 
@@ -110,12 +111,18 @@ impl<'a> PermitName<'a> {
             next_position: row.try_get(3)?,
             passed: row.try_get(4)?,
             now: row.try_get(5)?,
+            is_paused: row.try_get(6)?,
             is_reclaimed: false,
         }))
     }
 
     pub(super) fn has_permits(&self) -> bool {
         Kind::of(self.capacity).is_some_and(Kind::has_permits)
+    }
+
+    /// Whether the name is not paused, and the database is in no quarantine.
+    pub(super) async fn may_grant(&mut self) -> Result<bool, sqlx::Error> {
+        Ok(!self.is_paused && !is_quarantined(self.conn).await?)
     }
 
     /// The fence of the grant's permit, if it is live: it lasts as long as the ask wants.
@@ -237,7 +244,7 @@ impl<'a> PermitName<'a> {
     pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
-        if self.waiters > 0 && is_quarantined(self.conn).await? {
+        if self.waiters > 0 && !self.may_grant().await? {
             return Ok(next);
         }
         while self.waiters > 0 && next.len() < MOST {

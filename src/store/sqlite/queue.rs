@@ -25,7 +25,7 @@ use crate::store::verbs::time::to_micros;
 const STATE: &str = "
 SELECT l.grant_id, l.fence, coalesce(l.expires_at > now.us, FALSE), l.session_id,
        l.session_id IS NOT NULL AND coalesce(s.expires_at <= now.us, TRUE),
-       l.waiters, l.next_position, l.passed, l.capacity, now.us
+       l.waiters, l.next_position, l.passed, l.capacity, now.us, coalesce(l.paused_until > now.us, FALSE)
 FROM rowlock_lock l
 LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -62,7 +62,7 @@ SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 
     fence = fence + ?5
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-RETURNING fence, waiters > 0";
+RETURNING fence, waiters > 0 OR coalesce(paused_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, FALSE)";
 
 const FREE: &str = concat!(
     "
@@ -73,14 +73,15 @@ SET ",
 WHERE name = ?1"
 );
 
-/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left.
+/// The waiter's grant is in the row; its waiter is there; and the time that the row's grant has left, or a pause of
+/// the name.
 const LOOK: &str = concat!(
     "
 SELECT coalesce(l.grant_id = ?2 AND l.expires_at > now.us, FALSE),
        EXISTS (SELECT 1 FROM rowlock_waiter w WHERE w.name = ?1 AND w.position = ?3 AND w.grant_id = ?2),
-       coalesce(",
+       max(coalesce(",
     row_ends!(),
-    " - now.us - 1000, 0)
+    " - now.us - 1000, 0), coalesce(l.paused_until - now.us - 1000, 0))
 FROM rowlock_lock l
 LEFT JOIN rowlock_session s ON s.id = l.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
@@ -88,7 +89,9 @@ WHERE l.name = ?1"
 );
 
 const AWAITED: &str = "
-SELECT name FROM rowlock_lock WHERE waiters > 0 AND name IN (SELECT unhex(value ->> 0) FROM json_each(?1))";
+SELECT name FROM rowlock_lock
+WHERE (waiters > 0 OR paused_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+  AND name IN (SELECT unhex(value ->> 0) FROM json_each(?1))";
 
 /// A lock's row, by the clock `now`.
 #[derive(Debug)]
@@ -104,6 +107,7 @@ struct NameRow {
     passed: i64,
     kind: Option<Kind>,
     now: i64,
+    is_paused: bool,
 }
 
 /// What passing on found.
@@ -232,7 +236,7 @@ async fn join(
         keep.execute(conn).await?;
         return Ok(Some(JoinOutcome::Granted { fence: row.fence }));
     }
-    if !row.is_live && row.waiters == 0 && !is_quarantined(conn).await? {
+    if !row.is_live && row.waiters == 0 && !row.is_paused && !is_quarantined(conn).await? {
         let fence = grant(
             conn,
             name,
@@ -243,7 +247,7 @@ async fn join(
         let fence = fence.await?;
         return Ok(Some(JoinOutcome::Granted { fence }));
     }
-    let is_orphaned = !row.is_live || row.is_left;
+    let is_orphaned = !row.is_paused && (!row.is_live || row.is_left);
     let numbers = waiter::Numbers {
         waiters: row.waiters,
         next_position: row.next_position,
@@ -282,8 +286,8 @@ async fn pass(conn: &mut SqliteConnection, params: &PassParams) -> Result<PassFo
         (true, false) => EndedGrant::Expired,
         (true, true) => EndedGrant::Live,
     };
-    if row.waiters > 0 && is_quarantined(conn).await? {
-        // The waiters stay, and the name is orphaned until the end of the quarantine.
+    if row.waiters > 0 && (row.is_paused || is_quarantined(conn).await?) {
+        // The waiters stay, and the name is orphaned after the pause or the quarantine.
         sqlx::query(FREE).bind(name).execute(conn).await?;
         let next = Vec::new();
         return Ok(PassFound::Done(PassOutcome { ended, next }));
@@ -320,6 +324,7 @@ async fn state(conn: &mut SqliteConnection, name: &Name) -> Result<Option<NameRo
         passed: row.try_get(7)?,
         kind: Kind::of(row.try_get(8)?),
         now: row.try_get(9)?,
+        is_paused: row.try_get(10)?,
     }))
 }
 

@@ -37,6 +37,12 @@ macro_rules! queue_cases {
                 a_name_whose_waiters_are_dead_is_cleaned
                 live_waiters_are_listed
             }
+            pause {
+                the_waiters_for_a_paused_name_look_again_at_its_end
+                an_expired_lease_of_a_paused_name_is_passed_on_after_it
+                the_waiters_for_permits_of_a_paused_name_look_again_at_its_end
+                a_paused_name_is_listed_and_calls_a_lease_back
+            }
             exchange {
                 an_exchange_is_releases_and_takes
                 an_exchange_keeps_its_asks_apart

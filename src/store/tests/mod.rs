@@ -9,6 +9,7 @@ pub(crate) mod late;
 mod list;
 pub(crate) mod locked;
 pub(crate) mod passing;
+pub(crate) mod pause;
 mod permits;
 pub(crate) mod rows;
 pub(crate) mod stress;
@@ -31,6 +32,7 @@ use super::verbs::in_tx::InTxStore;
 use super::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
 use super::verbs::list::{KeyRange, ListStore};
 use super::verbs::lock_row::{LockRowStore, RowAction};
+use super::verbs::pause::PauseStore;
 use super::verbs::permit::{PermitStore, WeighOutcome, WeighParams};
 use super::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, FenceBlock, JoinOutcome, JoinParams, LookOutcome,
@@ -111,6 +113,7 @@ pub(crate) trait Verbs:
     + CleanStore
     + InTxStore
     + ListStore
+    + PauseStore
     + 'static
 {
 }
@@ -124,6 +127,7 @@ impl<T> Verbs for T where
         + CleanStore
         + InTxStore
         + ListStore
+        + PauseStore
         + 'static
 {
 }

@@ -21,8 +21,8 @@ pub(crate) trait InTxStore {
     async fn tx_pin(&mut self, params: &PinParams) -> Result<TxReply<PinOutcome>, Fault>;
 
     /// In the caller's transaction: grants all of the names or none, under the next fence, and keeps their rows until
-    /// that transaction ends. It grants names without a live lease and, where a version is asked for, without a newer
-    /// version.
+    /// that transaction ends. It grants names without a live lease or a pause and, where a version is asked for,
+    /// without a newer version.
     ///
     /// Never waits, and locks in the order of the names. Where the transaction reads from one snapshot, the snapshot
     /// is not taken before the rows are locked.
@@ -140,10 +140,11 @@ pub(crate) enum TxTaken {
     Early(Duration),
     /// The database is in quarantine for so long: nothing was granted.
     Quarantined(Duration),
-    /// One of the names is held, or its row is locked; with the holder, where the engine knows it.
+    /// One of the names is held or paused, or its row is locked; with the row of what is in the way, where the engine
+    /// knows it.
     Missed(Option<LockRow>),
-    /// One of the names has a live lease, and this transaction now has its row locked: the lease cannot be renewed
-    /// before the transaction ends.
+    /// One of the names has a live lease or is paused, and this transaction now has its row locked: the lease cannot
+    /// be renewed, and the name cannot be resumed, before the transaction ends.
     Blocking,
     /// One of the names has no row, and no other session can make it before the transaction ends.
     NoRow,

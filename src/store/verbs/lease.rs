@@ -22,12 +22,13 @@ use crate::model::{Kind, Name};
 pub(crate) trait LeaseStore:
     SessionStore + QueueStore + PermitStore + QuarantineStore + Send
 {
-    /// Grants a lease on each name without a live one and without waiters, under the next fence:
+    /// Grants a lease on each name without a live one, a pause or waiters, under the next fence:
     /// `max(previous + 1, microseconds of the clock)`.
     ///
-    /// One outcome for each, in their order. A name that is held or has waiters, or whose row another
-    /// transaction has locked, is `Busy`. When the reported holder is the ask's own grant, an earlier sending of this
-    /// ask took it. While the database is in [quarantine](super::quarantine), every other name is `Quarantined`.
+    /// One outcome for each, in their order. A name that is held, [paused](super::pause) or has waiters, or whose row
+    /// another transaction has locked, is `Busy`. When the reported holder is the ask's own grant, an earlier sending
+    /// of this ask took it. While the database is in [quarantine](super::quarantine), every other name is
+    /// `Quarantined`.
     async fn lease_take(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
         let taken = self.lease_take_free(all).await?;
         self.lease_take_freed(all, taken).await
@@ -247,6 +248,7 @@ impl TakeOutcome {
                 || row.is_orphaned()
                 || row.left_behind().is_some()
                 || row.kind != Some(Kind::Lock)
+                || row.pause.is_some()
         };
         Self::Busy(row.filter(tells))
     }

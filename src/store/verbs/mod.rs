@@ -23,6 +23,7 @@ pub(crate) mod in_tx;
 pub(crate) mod lease;
 pub(crate) mod list;
 pub(crate) mod lock_row;
+pub(crate) mod pause;
 pub(crate) mod permit;
 pub(crate) mod quarantine;
 pub(crate) mod queue;
@@ -65,6 +66,7 @@ verbs! {
         schema::SchemaStore,
         session::SessionStore,
         quarantine::QuarantineStore,
+        pause::PauseStore,
         hold::HoldStore,
         run::RunStore,
         list::ListStore

@@ -74,7 +74,7 @@ pub(crate) trait QueueStore {
         Ok(())
     }
 
-    /// Those of the names for which somebody waits.
+    /// Those of the names for which somebody waits, or that are paused.
     async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault>;
 
     /// A number that changes with every commit of another connection. `None`: this engine has no such number.
@@ -149,7 +149,7 @@ pub(crate) struct ConfirmParams {
 pub(crate) struct FenceBlock {
     /// How many fences it has beside its own.
     pub(crate) count: i64,
-    /// Others wait for the name already.
+    /// Others wait for the name already, or it is paused.
     pub(crate) is_awaited: bool,
 }
 
@@ -314,8 +314,8 @@ pub(crate) struct LookParams {
 pub(crate) enum LookOutcome {
     /// The name was passed on to this waiter.
     Granted,
-    /// It waits. `is_orphaned`: the name is free, or its grant has expired. Otherwise the time that the grant has left
-    /// (of a session's lock: the session).
+    /// It waits. `is_orphaned`: the name is free, or its grant has expired, and it is not paused. Otherwise the time
+    /// that the grant has left (of a session's lock: the session), or the pause, if that is longer.
     Waiting {
         is_orphaned: bool,
         remaining: Duration,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
+use super::pause::PauseRow;
 use super::session::LeftBehind;
 use super::time::{micros, time};
 use crate::model::{Error, Kind, LockInfo, Mode, Name, NameInfo};
@@ -37,6 +38,8 @@ pub(crate) struct LockRow {
     pub(crate) reclaimed: bool,
     /// How long the database is in quarantine, if that is why a join was refused.
     pub(crate) quarantine: Option<Duration>,
+    /// The pause of the name, if one is in force.
+    pub(crate) pause: Option<Box<PauseRow>>,
 }
 
 impl LockRow {
@@ -53,10 +56,12 @@ impl LockRow {
         Uuid: Decode<'r, R::Database> + Type<R::Database>,
         i64: Decode<'r, R::Database> + Type<R::Database>,
     {
-        let Some(name) = row.try_get(first)? else {
+        let name: Option<Vec<u8>> = row.try_get(first)?;
+        let Some(name) = name else {
             return Ok(None);
         };
         Ok(Some(Self {
+            pause: PauseRow::read(&name, row, first + 11)?.map(Box::new),
             name,
             grant_id: row.try_get(first + 1)?,
             fence: row.try_get(first + 2)?,
@@ -115,9 +120,9 @@ impl LockRow {
         self.grant_id.is_some() && !self.is_live()
     }
 
-    /// Whether the name has waiters and no live grant: it has to be passed on.
+    /// Whether the name has waiters, no live grant and no pause: it has to be passed on.
     pub(crate) fn is_orphaned(&self) -> bool {
-        !self.is_live() && self.waiters > 0 && self.kind == Some(Kind::Lock)
+        !self.is_live() && self.waiters > 0 && self.kind == Some(Kind::Lock) && self.pause.is_none()
     }
 
     /// The lock that a session has left behind: the session is not live, as far as the statement saw it.
@@ -222,6 +227,7 @@ mod tests {
             weight: 0,
             reclaimed: false,
             quarantine: None,
+            pause: None,
         }
     }
 

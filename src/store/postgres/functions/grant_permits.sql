@@ -19,7 +19,7 @@ DECLARE
     ends timestamptz[] := '{}';
 BEGIN
     next_grants := '{}';
-    SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position, k.fence INTO l
+    SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position, k.fence, k.paused_until INTO l
     FROM rowlock_lock k WHERE k.name = of_name;
     IF l.waiters <= 0 THEN
         IF recounts AND l.used > 0 THEN
@@ -27,7 +27,7 @@ BEGIN
         END IF;
         RETURN;
     END IF;
-    IF EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
+    IF l.paused_until > at OR EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
         RETURN;
     END IF;
     last := l.passed;

@@ -10,8 +10,9 @@ DECLARE
     l record;
     at timestamptz;
     is_live boolean;
+    is_paused boolean;
 BEGIN
-    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.recall, k.waiters, k.capacity INTO l
+    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.recall, k.waiters, k.capacity, k.paused_until INTO l
     FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         status := 0;
@@ -34,7 +35,8 @@ BEGIN
         number := l.fence;
         RETURN;
     END IF;
-    IF l.waiters = 0 AND NOT is_live AND NOT EXISTS (
+    is_paused := COALESCE(l.paused_until > at, false);
+    IF l.waiters = 0 AND NOT is_live AND NOT is_paused AND NOT EXISTS (
         SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()
     ) THEN
         status := 1;
@@ -47,8 +49,8 @@ BEGIN
         RETURN;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    is_orphaned := NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
-        SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at);
+    is_orphaned := NOT is_paused AND (NOT is_live OR l.session_id IS NOT NULL AND NOT EXISTS (
+        SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at));
     number := rowlock_queue(of_name, of_grant, of_session, of_holder, 0, most);
     status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
     IF status = 2 AND is_live AND l.recall IS NOT NULL THEN

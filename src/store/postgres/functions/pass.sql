@@ -17,12 +17,12 @@ DECLARE
     gone bigint := 0;
 BEGIN
     ended := 0;
-    SELECT k.grant_id, k.expires_at, k.session_id, k.waiters, k.passed INTO l
+    SELECT k.grant_id, k.expires_at, k.session_id, k.waiters, k.passed, k.paused_until INTO l
     FROM rowlock_lock k WHERE k.name = of_name AND k.capacity = 0 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         -- There is no row, or it is locked. Only the wait needs a subtransaction.
         BEGIN
-            SELECT k.grant_id, k.expires_at, k.session_id, k.waiters, k.passed INTO l
+            SELECT k.grant_id, k.expires_at, k.session_id, k.waiters, k.passed, k.paused_until INTO l
             FROM rowlock_lock k WHERE k.name = of_name AND k.capacity = 0 FOR UPDATE;
             IF NOT FOUND THEN
                 RETURN;
@@ -53,8 +53,9 @@ BEGIN
     IF l.grant_id IS NULL AND l.waiters = 0 THEN
         RETURN;
     END IF;
-    IF l.waiters > 0 AND EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
-        -- Nobody is granted the name. Its waiters stay, and the name is orphaned until the end of the quarantine.
+    IF l.waiters > 0 AND (COALESCE(l.paused_until > at, false)
+        OR EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp())) THEN
+        -- Nobody is granted the name. Its waiters stay, and the name is orphaned after the pause or the quarantine.
         UPDATE rowlock_lock
         SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
         WHERE name = of_name AND grant_id IS NOT NULL;

@@ -11,7 +11,7 @@ DECLARE
     until_ timestamptz;
     in_use bigint;
 BEGIN
-    SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position INTO l
+    SELECT k.waiters, k.used, k.capacity, k.passed, k.next_position, k.paused_until INTO l
     FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         status := 0;
@@ -45,7 +45,8 @@ BEGIN
             RAISE lock_not_available;
         END IF;
     END IF;
-    IF l.waiters = 0 AND NOT EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
+    IF l.waiters = 0 AND (l.paused_until IS NULL OR l.paused_until <= clock_timestamp())
+        AND NOT EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()) THEN
         IF in_use + of_weight > l.capacity THEN
             in_use := rowlock_reclaim(of_name, false);
         END IF;

@@ -13,7 +13,7 @@ BEGIN
     status := 0;
     -- As when it ends.
     PERFORM FROM rowlock_lock k WHERE k.name = rowlock_permit_name(of_name, of_grant) FOR UPDATE NOWAIT;
-    SELECT k.used, k.capacity INTO l FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
+    SELECT k.used, k.capacity, k.paused_until INTO l FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -36,7 +36,7 @@ BEGIN
         IF in_use - p.weight + new_weight > l.capacity THEN
             in_use := rowlock_reclaim(of_name, false);
         END IF;
-        IF in_use - p.weight + new_weight > l.capacity OR EXISTS (
+        IF in_use - p.weight + new_weight > l.capacity OR l.paused_until > clock_timestamp() OR EXISTS (
             SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp()
         ) THEN
             status := 2;
