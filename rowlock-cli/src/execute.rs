@@ -4,7 +4,7 @@ use rowlock::migration_sql;
 
 use crate::{
     ABSENT, Arguments, Command, Failure, USAGE, check, database, documents, idempotency, out,
-    quarantine, release, scheduled, show,
+    pause, quarantine, release, scheduled, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -50,12 +50,16 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let made = is_default.then(database::missing_default).flatten();
             quarantine.execute(url, made).await
         }
+        Command::Pause(pause) => pause.execute(url).await,
+        Command::Resume { name } => pause::resume(url, name).await,
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
             let held = rowlock.admin().holders(name.clone()).await?;
             let waiters = rowlock.admin().queue(name.clone(), 0).await?;
-            show::print_one(&name, &held, &waiters, json)?;
+            let pause = rowlock.admin().paused(name.clone()).await?;
+            show::print_one(&name, (&held, &waiters), pause.as_ref(), json)?;
             if !json {
+                pause::print(pause.as_slice())?;
                 quarantine::tell_of_it(&rowlock).await?;
             }
             if held.is_empty() && !json {

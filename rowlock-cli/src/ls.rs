@@ -4,10 +4,10 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
-use rowlock::{LockInfo, NameFilter, NameInfo, NameState, Rowlock, WaiterInfo};
+use rowlock::{NameFilter, NameInfo, NameState, Rowlock, WaiterInfo};
 
 use crate::out::{print, say};
-use crate::{Failure, USAGE, database, quarantine, show};
+use crate::{Failure, USAGE, database, pause, quarantine, show};
 
 #[derive(Debug, Args)]
 #[allow(
@@ -78,35 +78,33 @@ impl Ls {
         Ok(NameFilter::new().prefix(prefix).state(state))
     }
 
-    /// The wanted names of a page, their holders, and their waiters.
+    /// The wanted names of a page, and those who wait for them.
     async fn page(
         &self,
         rowlock: &Rowlock,
         filter: &NameFilter,
-    ) -> Result<(Vec<LockInfo>, Vec<WaiterInfo>, Option<String>), Failure> {
+    ) -> Result<(Vec<NameInfo>, Vec<WaiterInfo>, Option<String>), Failure> {
         let page = rowlock.admin().names(filter).await?;
         let is_wanted = |info: &NameInfo| self.name().is_none_or(|name| info.name.as_str() == name);
-        let (mut held, mut waiters) = (Vec::new(), Vec::new());
-        for info in page.items.into_iter().filter(is_wanted) {
-            if info.waiters > 0 {
-                waiters.extend(queue(rowlock, &info).await?);
-            }
-            held.extend(info.holders);
+        let names: Vec<NameInfo> = page.items.into_iter().filter(is_wanted).collect();
+        let mut waiters = Vec::new();
+        for info in names.iter().filter(|info| info.waiters > 0) {
+            waiters.extend(queue(rowlock, info).await?);
         }
-        Ok((held, waiters, page.next))
+        Ok((names, waiters, page.next))
     }
 
-    /// Prints all pages. Returns how many holders and waiters these have.
+    /// Prints all pages. Returns how many names these have.
     async fn list(&self, rowlock: &Rowlock, mut filter: NameFilter) -> Result<usize, Failure> {
         let mut count = 0;
         let mut array = show::JsonArray::default();
         loop {
-            let (held, waiters, next) = self.page(rowlock, &filter).await?;
-            count += held.len() + waiters.len();
+            let (names, waiters, next) = self.page(rowlock, &filter).await?;
+            count += names.len();
             if self.json {
-                array.print(&show::listed(&held, &waiters))?;
-            } else if !held.is_empty() || !waiters.is_empty() {
-                show::print_tables("nobody holds a lock", &held, &waiters)?;
+                array.print(&show::listed(&names, &waiters))?;
+            } else if !names.is_empty() {
+                print_names(&names, &waiters)?;
             }
             if next.is_none() {
                 break;
@@ -125,9 +123,9 @@ impl Ls {
     async fn watch(&self, rowlock: &Rowlock, filter: &NameFilter) -> Result<u8, Failure> {
         loop {
             match self.page(rowlock, filter).await {
-                Ok((held, waiters, next)) => {
+                Ok((names, waiters, next)) => {
                     print(format_args!("{CLEAR}"))?;
-                    show::print_tables("nobody holds a lock", &held, &waiters)?;
+                    print_names(&names, &waiters)?;
                     if next.is_some() {
                         say!("(there are more names: `rowlock ls` without --watch lists all)")?;
                     }
@@ -138,6 +136,13 @@ impl Ls {
             tokio::time::sleep(EVERY).await;
         }
     }
+}
+
+fn print_names(names: &[NameInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
+    let held: Vec<_> = names.iter().flat_map(|info| info.holders.clone()).collect();
+    show::print_tables("nobody holds a lock", &held, waiters)?;
+    let paused: Vec<_> = names.iter().filter_map(|info| info.pause.clone()).collect();
+    pause::print(&paused)
 }
 
 /// All who wait for a name.

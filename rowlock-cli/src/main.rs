@@ -9,6 +9,7 @@ mod idempotency;
 mod leash;
 mod ls;
 mod out;
+mod pause;
 mod quarantine;
 mod record_words;
 mod records;
@@ -66,6 +67,7 @@ Examples:
   rowlock jobs                                      when each job ran, and what came of it
   rowlock jobs reminders                            its last 20 runs
   rowlock quarantine --for 1m                       after a failover that may have lost commits
+  rowlock pause billing --for 2h --why 'bank down'  nobody is granted it; `resume` ends that
   rowlock release nightly-report                    who would lose it? --force frees it
   rowlock set-capacity exports 5                    from now on, five run at a time
   rowlock forget exports                            it may be another kind of lock now
@@ -162,6 +164,17 @@ enum Command {
     /// reach the database. An empty database gets its tables, in quarantine from the start. Leases that it has not
     /// forgotten go on. Without an option, this tells how long the quarantine lasts.
     Quarantine(quarantine::Quarantine),
+    /// Grant a lock, or a job's name, to nobody for a time
+    ///
+    /// Who holds it keeps it until the release. Who waits goes on waiting, in the same order, and reads the reason.
+    Pause(pause::Pause),
+    /// End the pause of a name
+    ///
+    /// The exit code is 1 when it is not paused.
+    Resume {
+        /// The name.
+        name: Name,
+    },
     /// Show who holds a lock, a read/write lock or a semaphore, and who waits for it
     ///
     /// The exit code is 1 when no one holds it.

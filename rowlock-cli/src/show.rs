@@ -1,12 +1,11 @@
 //! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON
 //! for programs.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
-use rowlock::{LockInfo, Mode, Name, Rowlock, SessionInfo, WaiterInfo};
+use rowlock::{Kind, LockInfo, Mode, Name, NameInfo, PauseInfo, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
 use crate::Failure;
@@ -38,6 +37,27 @@ pub(crate) struct JsonListed<'a> {
     kind: Option<&'static str>,
     holders: Vec<JsonHolder<'a>>,
     waiters: Vec<JsonWaiter<'a>>,
+    /// `null`: it is not paused.
+    pause: Option<JsonPause<'a>>,
+}
+
+/// A pause in JSON.
+#[derive(Debug, Serialize)]
+struct JsonPause<'a> {
+    by: &'a str,
+    why: &'a str,
+    /// `null`: until it is resumed.
+    until: Option<String>,
+}
+
+impl<'a> From<&'a PauseInfo> for JsonPause<'a> {
+    fn from(pause: &'a PauseInfo) -> Self {
+        Self {
+            by: &pause.by,
+            why: &pause.why,
+            until: pause.until.map(rfc3339),
+        }
+    }
 }
 
 /// A waiter in JSON.
@@ -138,28 +158,26 @@ impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
     }
 }
 
-fn empty(name: &Name) -> JsonListed<'_> {
-    JsonListed {
-        name: name.as_str(),
-        kind: None,
-        holders: Vec::new(),
-        waiters: Vec::new(),
+fn kind_of(kind: Kind) -> Option<&'static str> {
+    match kind {
+        Kind::Lock => Some("lock"),
+        Kind::ReadWrite => Some("rw_lock"),
+        Kind::Semaphore { .. } => Some("semaphore"),
+        _ => None,
     }
 }
 
-/// One object for each name that has holders or waiters, by name.
-pub(crate) fn listed<'a>(held: &'a [LockInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed<'a>> {
-    let mut names = BTreeMap::new();
-    for info in held {
-        let listed = names.entry(&info.name).or_insert_with(|| empty(&info.name));
-        listed.kind = kind(info.mode);
-        listed.holders.push(info.into());
-    }
-    for info in waiters {
-        let listed = names.entry(&info.name).or_insert_with(|| empty(&info.name));
-        listed.waiters.push(info.into());
-    }
-    names.into_values().collect()
+/// The objects of names. The waiters are sorted by name, too.
+pub(crate) fn listed<'a>(names: &'a [NameInfo], waiters: &'a [WaiterInfo]) -> Vec<JsonListed<'a>> {
+    let of = |name: &'a Name| waiters.iter().filter(move |waiter| waiter.name == *name);
+    let listed = names.iter().map(|info| JsonListed {
+        name: info.name.as_str(),
+        kind: kind_of(info.kind),
+        holders: info.holders.iter().map(Into::into).collect(),
+        waiters: of(&info.name).map(Into::into).collect(),
+        pause: info.pause.as_ref().map(Into::into),
+    });
+    listed.collect()
 }
 
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
@@ -299,13 +317,18 @@ pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) -> Result<(),
 /// A name that may have neither holders nor waiters.
 pub(crate) fn print_one(
     name: &Name,
-    held: &[LockInfo],
-    waiters: &[WaiterInfo],
+    (held, waiters): (&[LockInfo], &[WaiterInfo]),
+    pause: Option<&PauseInfo>,
     json: bool,
 ) -> Result<(), Failure> {
     if json {
-        let listed = listed(held, waiters).pop();
-        return print_json(&listed.unwrap_or_else(|| empty(name)));
+        return print_json(&JsonListed {
+            name: name.as_str(),
+            kind: held.first().and_then(|held| kind(held.mode)),
+            holders: held.iter().map(Into::into).collect(),
+            waiters: waiters.iter().map(Into::into).collect(),
+            pause: pause.map(Into::into),
+        });
     }
     print_tables(&format!("nobody holds {name:?}"), held, waiters)
 }

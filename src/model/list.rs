@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Error, InvalidError, Kind, LockInfo, Name, RecordState};
+use super::{Error, InvalidError, Kind, LockInfo, Name, PauseInfo, RecordState};
 
 /// A part of a list, in the order of its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,15 +64,17 @@ impl NameFilter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NameState {
-    /// It is held or waited for.
+    /// It is held, waited for or paused.
     InUse,
     /// It has a holder.
     Held,
     /// Somebody waits for it.
     Awaited,
-    /// Somebody waits for it, and nobody holds it. That lasts for a moment, until a client passes it on; it lasts
-    /// longer in a quarantine.
+    /// Somebody waits for it, nobody holds it, and it is not [paused](crate::Admin::pause). That lasts for a moment,
+    /// until a client passes it on; it lasts longer in a quarantine.
     Orphaned,
+    /// It is [paused](crate::Admin::pause).
+    Paused,
 }
 
 /// A name, as its rows in the database describe it.
@@ -90,16 +92,20 @@ pub struct NameInfo {
     pub waiters: u32,
     /// Its holders, at most 100 of them: [`Admin::holders`](crate::Admin::holders) lists all.
     pub holders: Vec<LockInfo>,
+    /// Its pause, if it is paused.
+    pub pause: Option<PauseInfo>,
 }
 
 impl NameInfo {
     pub(crate) fn is(&self, state: NameState) -> bool {
         let (held, awaited) = (!self.holders.is_empty(), self.waiters > 0);
+        let paused = self.pause.is_some();
         match state {
-            NameState::InUse => held || awaited,
+            NameState::InUse => held || awaited || paused,
+            NameState::Paused => paused,
             NameState::Held => held,
             NameState::Awaited => awaited,
-            NameState::Orphaned => awaited && !held && self.kind == Kind::Lock,
+            NameState::Orphaned => awaited && !held && !paused && self.kind == Kind::Lock,
         }
     }
 }

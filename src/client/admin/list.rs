@@ -111,6 +111,15 @@ impl Admin<'_> {
     ///
     /// A database out of reach, or a damaged row.
     pub async fn list(self) -> Result<Vec<LockInfo>, Error> {
+        let live = self.all_rows(|row| Some(row).filter(LockRow::is_live));
+        live.await?.into_iter().map(LockRow::info).collect()
+    }
+
+    /// What `wanted` finds in the rows of all locks.
+    pub(super) async fn all_rows<T>(
+        self,
+        wanted: impl Fn(LockRow) -> Option<T>,
+    ) -> Result<Vec<T>, Error> {
         let (mut all, mut next) = (Vec::new(), Some(Vec::new()));
         while let Some(from) = next {
             let range = KeyRange {
@@ -119,10 +128,7 @@ impl Admin<'_> {
             };
             let rows = self.rows(range).await?;
             next = rows.get(PAGE - 1).map(|row| next_key(&row.name));
-            let live = rows.into_iter().filter(LockRow::is_live);
-            for row in live {
-                all.push(row.info()?);
-            }
+            all.extend(rows.into_iter().filter_map(&wanted));
         }
         Ok(all)
     }

@@ -133,15 +133,14 @@ impl Admin<'_> {
         seen.map(|(pause, _)| pause.info()).transpose()
     }
 
-    /// The pauses of all names, sorted by name. It reads the whole table, on a connection of its own.
+    /// The pauses of all names, sorted by name. It reads the whole table, page by page, on a connection of its own.
     ///
     /// # Errors
     ///
     /// A database out of reach, or a damaged row.
     pub async fn pauses(self) -> Result<Vec<PauseInfo>, Error> {
-        let list = async |store: &mut dyn Store| store.pause_list().await;
-        let rows = self.read(None, "list pauses", list).await?;
-        rows.into_iter().map(PauseRow::info).collect()
+        let rows = self.all_rows(|row| row.pause).await?;
+        rows.into_iter().map(|pause| pause.info()).collect()
     }
 
     async fn seen_pause(self, name: &Name) -> Result<Option<(PauseRow, Kind)>, Error> {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::{FromRow, MySqlConnection};
 
 use super::lock_row::{make_row, pause_columns};
-use super::statement::{hex, in_one_transaction, read_as, text, with};
+use super::statement::{hex, in_one_transaction, text, with};
 use crate::model::{Kind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::pause::{PauseParams, PauseRow, PauseStore};
@@ -28,12 +28,6 @@ SELECT l.name, ",
 const END: &str = "
 UPDATE rowlock_lock SET paused_until = NULL, paused_by = NULL, paused_why = NULL
 WHERE name = ? AND paused_until IS NOT NULL";
-
-const LIST: &str = concat!(
-    "SELECT l.name, ",
-    pause_columns!("SYSDATE(6)"),
-    " FROM rowlock_lock l WHERE l.paused_until > SYSDATE(6) ORDER BY l.name"
-);
 
 #[async_trait]
 impl PauseStore for MySqlConnection {
@@ -66,9 +60,5 @@ impl PauseStore for MySqlConnection {
         let end = sqlx::query(END).bind(name.as_bytes());
         end.execute(self).await?;
         Ok(())
-    }
-
-    async fn pause_list(&mut self) -> Result<Vec<PauseRow>, Fault> {
-        Ok(read_as(self, LIST).await?)
     }
 }

@@ -36,12 +36,6 @@ const END: &str = "
 UPDATE rowlock_lock SET paused_until = NULL, paused_by = NULL, paused_why = NULL
 WHERE name = $1 AND paused_until IS NOT NULL";
 
-const LIST: &str = concat!(
-    "SELECT l.name, ",
-    pause_columns!(),
-    " FROM rowlock_lock l WHERE l.paused_until > clock_timestamp() ORDER BY l.name"
-);
-
 /// Limits the wait for a row in this transaction. Otherwise the server would go on after the caller has gone.
 const LIMIT: &str = "SELECT set_config('lock_timeout', $1, true)";
 
@@ -74,9 +68,5 @@ impl PauseStore for PgConnection {
         end.execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(())
-    }
-
-    async fn pause_list(&mut self) -> Result<Vec<PauseRow>, Fault> {
-        Ok(query_as(LIST).fetch_all(self).await?)
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::lock_row::pause_columns;
 use super::writing::durably;
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
@@ -25,13 +24,6 @@ RETURNING name, paused_until, paused_until - CAST(round(unixepoch('subsec') * 10
 const END: &str = "
 UPDATE rowlock_lock SET paused_until = NULL, paused_by = NULL, paused_why = NULL
 WHERE name = ?1 AND paused_until IS NOT NULL";
-
-const LIST: &str = concat!(
-    "SELECT l.name, ",
-    pause_columns!(" - 1000"),
-    " FROM rowlock_lock l
-WHERE l.paused_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 ORDER BY l.name"
-);
 
 #[async_trait]
 impl PauseStore for SqliteConnection {
@@ -60,9 +52,5 @@ impl PauseStore for SqliteConnection {
             Ok(())
         })
         .await
-    }
-
-    async fn pause_list(&mut self) -> Result<Vec<PauseRow>, Fault> {
-        Ok(sqlx::query_as(LIST).fetch_all(self).await?)
     }
 }

@@ -30,9 +30,6 @@ pub(crate) trait PauseStore: Send {
 
     /// Ends the pause of a name. A second sending changes nothing. `limit`: as for the begin.
     async fn pause_end(&mut self, name: &Name, limit: Duration) -> Result<(), Fault>;
-
-    /// The pauses in force, by name.
-    async fn pause_list(&mut self) -> Result<Vec<PauseRow>, Fault>;
 }
 
 #[derive(Debug, Clone)]

@@ -187,6 +187,7 @@ impl LockRow {
             fence: self.fence,
             waiters: self.waiters,
             holders: Vec::new(),
+            pause: self.pause.clone().map(|pause| pause.info()).transpose()?,
         })
     }
 

@@ -1,0 +1,57 @@
+//! `rowlock pause` and `rowlock resume`: nobody is granted a name for a while.
+
+use std::time::Duration;
+
+use clap::Args;
+use rowlock::{Name, PauseInfo};
+
+use crate::out::say;
+use crate::{ABSENT, Failure, database, duration};
+
+#[derive(Debug, Args)]
+pub(crate) struct Pause {
+    /// The lock, read/write lock, semaphore or job.
+    name: Name,
+    /// How long: 100ms to 366 days. Without it, until `rowlock resume`.
+    #[arg(long = "for", value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true)]
+    time: Option<Duration>,
+    /// Why, for people who wait.
+    #[arg(long, value_name = "TEXT")]
+    why: String,
+}
+
+impl Pause {
+    pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
+        let rowlock = database::find(url).await?;
+        let admin = rowlock.admin();
+        let pause = admin.pause(self.name.clone(), self.time, &self.why).await?;
+        say!("{:?} is {pause}", self.name)?;
+        let held = admin.holders(self.name).await?;
+        if let Some(first) = held.first() {
+            say!(
+                "{} holds it, and keeps it until it releases it",
+                first.holder.escape_debug()
+            )?;
+        }
+        Ok(0)
+    }
+}
+
+pub(crate) async fn resume(url: &str, name: Name) -> Result<u8, Failure> {
+    let rowlock = database::find(url).await?;
+    if rowlock.admin().resume(name.clone()).await? {
+        say!("{name:?} is granted again")?;
+        return Ok(0);
+    }
+    say!("{name:?} is not paused")?;
+    database::tell_where(&rowlock);
+    Ok(ABSENT)
+}
+
+/// For people: the names that are paused.
+pub(crate) fn print(paused: &[PauseInfo]) -> Result<(), Failure> {
+    for pause in paused {
+        say!("{:?} is {pause}", pause.name)?;
+    }
+    Ok(())
+}
