@@ -11,8 +11,8 @@
 #
 # It starts private, throw-away servers (PostgreSQL, MariaDB, MySQL) on free ports of 127.0.0.1, and stops
 # them at the end, also after Ctrl-C. If the machine lacks a server, it fetches the server first (on Debian and
-# Ubuntu), and installs nothing; see docker/servers.sh. It gets RabbitMQ (for the example `inbox`) and libfaketime in the same way: a fault test moves the
-# clocks of processes with it. Into a folder beside them it gets Stripe's package, with `python3 -m venv`. To use a server of yours instead, give its URL in
+# Ubuntu), and installs nothing; see docker/servers.sh. It gets RabbitMQ (for the example `inbox`), Prometheus (for the dashboard and the
+# alerts) and libfaketime in the same way: a fault test moves the clocks of processes with it. Into a folder beside them it gets Stripe's package, with `python3 -m venv`. To use a server of yours instead, give its URL in
 # ROWLOCK_TEST_POSTGRES_URL, ROWLOCK_TEST_MARIADB_URL or ROWLOCK_TEST_MYSQL_URL; its user must be allowed to
 # create databases. The run fails if a server is missing.
 #
@@ -177,7 +177,7 @@ else
   group first_hour --test first_hour
   group dialect --test dialect
   group settings --test settings
-  group http --test http --test actix --test metrics --test stripe
+  group http --test http --test actix --test metrics --test stripe --test prometheus
   group cli --test cli --test servers
   group examples --test sale --test inbox --test shop --test layer --test program
   join

@@ -6,17 +6,20 @@
 #   docker/servers.sh start ENGINE DIR       start a server in the folder DIR, and print its URL
 #   docker/servers.sh start standby DIR PRIMARY      start a standby of the PostgreSQL server in the folder PRIMARY
 #   docker/servers.sh start pgbouncer DIR URL [LINE…]  start PgBouncer in front of the server URL; LINEs are its settings
+#   docker/servers.sh start prometheus DIR TARGET RULES  start a Prometheus that scrapes TARGET (host:port), with the rules
+#                                            of the file RULES
 #   docker/servers.sh start galera DIR       start three MariaDB nodes, and print a URL for each; DIR/n1, DIR/n2 and
 #                                            DIR/n3 have their pid, port, url and log
-#   docker/servers.sh run postgres PROGRAM ARG…  run a program of PostgreSQL, such as pgbench
+#   docker/servers.sh run postgres PROGRAM ARG…  run a program of PostgreSQL, such as pgbench, or of Prometheus: promtool
 #   docker/servers.sh faketime               print the path of libfaketime, which moves the clock of a test's process
 #   docker/servers.sh stripe                 print a Python that has Stripe's package
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
-# ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; or, for the benchmark `race`, redis, etcd or zookeeper. A server listens on a
-# free port of 127.0.0.1, and keeps that port when it is started again. DIR/pid and DIR/url have its process id and its
-# URL. When root calls this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in
-# production (Redis: appendfsync always; without it, Redis writes nothing). The tests do not need that.
+# ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; for the dashboard and the alerts, prometheus; or,
+# for the benchmark `race`, redis, etcd or zookeeper. A server listens on a free port of 127.0.0.1, and keeps that port
+# when it is started again. DIR/pid and DIR/url have its process id and its URL. When root calls
+# this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in production (Redis:
+# appendfsync always; without it, Redis writes nothing). The tests do not need that.
 #
 # The script uses the servers that the machine has. It unpacks the others from the packages of the distribution
 # into ROWLOCK_SERVERS (default: ~/.cache/rowlock-servers), without root, and installs nothing. Debian has MySQL
@@ -61,6 +64,7 @@ has() { # has ENGINE TREE
     etcd) [ -x "$2/usr/bin/etcd" ] ;;
     rabbitmq) rabbit_of "$2" >/dev/null && [ -n "$(erlang_of "$2")" ] ;;
     faketime) faketime_of "$2" >/dev/null ;;
+    prometheus) [ -x "$2/usr/bin/prometheus" ] && [ -x "$2/usr/bin/promtool" ] ;;
     zookeeper) [ -e "$2/usr/share/java/zookeeper.jar" ] && java_of "$2" >/dev/null ;;
   esac
 }
@@ -139,6 +143,7 @@ fetch_alone() { # fetch_alone ENGINE
     zookeeper) unpack "$dest" $host "" zookeeper && keep_links "$dest" ;;
     rabbitmq) unpack "$dest" $host "" rabbitmq-server ;;
     faketime) unpack "$dest" $host "" libfaketime ;;
+    prometheus) unpack "$dest" $host "" prometheus ;;
     mysql)
       # Ubuntu has MySQL. For Debian, the next lines take it from sid.
       unpack "$dest" $host "" mysql-server-core-8.4 mysql-client-core-8.4 ||
@@ -240,7 +245,8 @@ start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of 
     etcd) start_etcd "$tree" "$port" ;;
     zookeeper) start_zookeeper "$tree" "$port" ;;
     rabbitmq) start_rabbitmq "$tree" "$port" ;;
-    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, rabbitmq, redis, etcd or zookeeper" ;;
+    prometheus) start_prometheus "$tree" "$port" "$@" ;;
+    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, rabbitmq, prometheus, redis, etcd or zookeeper" ;;
   esac
   cat "$DIR/url"
 }
@@ -402,6 +408,26 @@ start_zookeeper() { # one server
 
 is_ok() { # is_ok PORT: ZooKeeper serves
   [ "$( (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf ruok >&3 && timeout 2 cat <&3) 2>/dev/null)" = imok ]
+}
+
+# --- what an operator has ---------------------------------------------------------------------------
+
+# It scrapes often, so that a test has its data soon.
+start_prometheus() { # start_prometheus TREE PORT TARGET RULES
+  local tree=$1 port=$2 target=$3 rules=$4
+  cp "$rules" "$DIR/rules.yml"
+  printf '%s\n' 'global: { scrape_interval: 250ms, evaluation_interval: 250ms }' "rule_files: ['$DIR/rules.yml']" \
+    'scrape_configs:' "  - { job_name: shop, static_configs: [{ targets: ['$target'] }] }" >"$DIR/prometheus.yml"
+  chmod a+r "$DIR/rules.yml" "$DIR/prometheus.yml"
+  echo "http://127.0.0.1:$port" >"$DIR/url"
+  daemon_with_pid "$tree" "$tree/usr/bin/prometheus" "--config.file=$DIR/prometheus.yml" "--storage.tsdb.path=$DIR/data" \
+    "--web.listen-address=127.0.0.1:$port" || failed prometheus
+  wait_for 60 is_ready "$port" || failed prometheus
+}
+
+is_ready() { # is_ready PORT: Prometheus answers queries
+  (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'GET /-/ready HTTP/1.0\r\n\r\n' >&3 && timeout 2 cat <&3) 2>/dev/null |
+    grep -q '^HTTP/1.0 200'
 }
 
 # --- a broker, for the example `inbox` --------------------------------------------------------------
@@ -571,19 +597,21 @@ gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/
 case ${1:-} in
   fetch)
     if [ $# -gt 1 ]; then for engine in "${@:2}"; do fetch "$engine"; done
-    else for engine in postgres mariadb mysql pgbouncer faketime rabbitmq; do fetch $engine; done; fetch_galera; fi ;;
+    else for engine in postgres mariadb mysql pgbouncer faketime rabbitmq prometheus; do fetch $engine; done; fetch_galera; fi ;;
   start)
     case ${2:-} in
       standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
+      prometheus) [ $# = 5 ] || die "usage: servers.sh start prometheus DIR TARGET RULES" ;;
       pgbouncer) [ $# -ge 4 ] || die "usage: servers.sh start pgbouncer DIR URL [LINE…]" ;;
       *) [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR" ;;
     esac
     DIR=$3
     if [ "$2" = galera ]; then start_galera; else start "$2" "${@:4}"; fi ;;
   run)
-    [ $# -ge 3 ] && [ "$2" = postgres ] || die "usage: servers.sh run postgres PROGRAM ARG…"
-    fetch postgres; from=$(tree postgres)
-    run_in "$from" "$(pg_bin "$from")/$3" "${@:4}" ;;
+    [ $# -ge 3 ] && [[ $2 =~ ^(postgres|prometheus)$ ]] || die "usage: servers.sh run postgres|prometheus PROGRAM ARG…"
+    fetch "$2"; from=$(tree "$2")
+    if [ "$2" = postgres ]; then bin=$(pg_bin "$from"); else bin=$from/usr/bin; fi
+    run_in "$from" "$bin/$3" "${@:4}" ;;
   faketime)
     [ $# = 1 ] || die "usage: servers.sh faketime"
     fetch faketime; faketime_of "$(tree faketime)" ;;
@@ -593,5 +621,5 @@ case ${1:-} in
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,23p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,26p' "$here/servers.sh" >&2; exit 64 ;;
 esac

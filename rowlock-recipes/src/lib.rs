@@ -17,6 +17,7 @@ mod job_attribute {}
 pub mod inbox;
 pub mod job;
 pub mod leader;
+mod meter;
 pub mod quorum;
 pub mod stripes;
 

@@ -119,6 +119,7 @@ impl Idempotency {
             match self.core.lanes.answer(claim).await? {
                 ClaimAnswer::Mine(guard) => {
                     guard.receive();
+                    guard.begin_span();
                     flight.note_claim();
                     let request = (*fingerprint, before.is_some());
                     let guard =

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::select;
+use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
 use super::{Held, Lock, TryAcquire};
@@ -13,7 +14,7 @@ use crate::model::bounds::{
 use crate::model::{Error, InvalidError, Moment, Name, Subject};
 use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
-use crate::runtime::base::{backoff, meter};
+use crate::runtime::base::{backoff, meter, spans};
 use crate::runtime::held::guard::Guard;
 use crate::runtime::requests::join::JoinAnswer;
 use crate::runtime::requests::take::{AcquireAnswer, Take};
@@ -54,13 +55,27 @@ impl Lock {
 
     /// [`Self::try_acquire`], with what is in the way.
     pub(crate) async fn try_or_busy(&self) -> Result<TryAcquire, Error> {
-        let since = Since::now();
-        let tried = self.try_once().await;
-        let got = tried
-            .as_ref()
-            .map(|tried| matches!(tried, TryAcquire::Held(_)));
-        meter::acquired(self.kind(), got, since.elapsed());
+        let (since, span) = (Since::now(), self.span());
+        let tried = self.try_once().instrument(span.clone()).await;
+        self.answered(tried.as_ref().map(TryAcquire::as_held), &since, span);
         tried
+    }
+
+    fn span(&self) -> Span {
+        spans::acquire(&self.name, self.kind())
+    }
+
+    /// Counts the outcome of a call, and shows it in the trace of the caller.
+    fn answered(&self, got: Result<Option<&Held>, &Error>, since: &Since, span: Span) {
+        let outcome = meter::outcome_of(got.map(|held| held.is_some()));
+        meter::acquired(self.kind(), outcome, since.elapsed());
+        let held = got.ok().flatten();
+        let position = held.and_then(|held| held.guard.grant().position);
+        spans::acquired(&span, outcome, position);
+        drop(span);
+        if let Some(held) = held {
+            held.guard.begin_span();
+        }
     }
 
     async fn try_once(&self) -> Result<TryAcquire, Error> {
@@ -119,13 +134,9 @@ impl Lock {
         if self.wait == Some(Duration::ZERO) {
             return self.try_or_busy().await?.or_timed_out();
         }
-        let since = Since::now();
-        let acquired = self.wait_for_it().await;
-        meter::acquired(
-            self.kind(),
-            acquired.as_ref().map(|_| true),
-            since.elapsed(),
-        );
+        let (since, span) = (Since::now(), self.span());
+        let acquired = self.wait_for_it().instrument(span.clone()).await;
+        self.answered(acquired.as_ref().map(Some), &since, span);
         acquired
     }
 

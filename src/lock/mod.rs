@@ -99,6 +99,13 @@ impl<H> TryAcquire<H> {
         }
     }
 
+    pub(crate) fn as_held(&self) -> Option<&H> {
+        match self {
+            Self::Held(held) => Some(held),
+            Self::Busy(_) => None,
+        }
+    }
+
     /// The guard, or an error that tells who is in the way of a call that did not wait.
     pub(crate) fn or_timed_out(self) -> Result<H, Error> {
         match self {

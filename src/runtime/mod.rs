@@ -21,7 +21,7 @@
 //!
 //! Each room uses the rooms above it only:
 //!
-//! - [`base`]: threads, tasks, time, and the metrics.
+//! - [`base`]: threads, tasks, time, the metrics and the spans.
 //! - [`batch`]: jobs, and the lanes that send them in batches. [`Lanes`](batch::handle::Lanes) is their handle.
 //! - [`held`]: what this client holds: grants, their renewal, and the guards that end them.
 //! - [`wait`]: who waits, in the database's queue or in this client.

@@ -68,6 +68,7 @@ mod rw_lock;
 mod semaphore;
 mod sessions;
 mod shutdown;
+mod spans;
 mod steps;
 mod stripes;
 mod stripes_races;

@@ -1,6 +1,6 @@
 //! The recorder of this process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, OnceLock};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -65,6 +65,15 @@ pub(crate) fn counted(name: &str, labels: &[(&str, &str)]) -> u64 {
     count
 }
 
-pub(crate) fn gauge(name: &str) -> f64 {
-    values(MetricKind::Gauge, name, &[]).iter().sum()
+pub(crate) fn gauge(name: &str, labels: &[(&str, &str)]) -> f64 {
+    values(MetricKind::Gauge, name, labels).iter().sum()
+}
+
+/// The metrics that have this label.
+pub(crate) fn labelled(label: &str) -> BTreeSet<String> {
+    values(MetricKind::Counter, "", &[]);
+    let seen = SEEN.lock().unwrap();
+    let keys = seen.iter().map(|(key, _)| key.key());
+    let keys = keys.filter(|key| key.labels().any(|has| has.key() == label));
+    keys.map(|key| key.name().to_owned()).collect()
 }

@@ -49,6 +49,7 @@ use std::time::{Duration, Instant};
 
 pub use run::JobRun;
 
+use crate::meter;
 use rowlock::Rowlock;
 use rowlock::extend::check_ttl;
 use rowlock::{Busy, Error, InvalidError, Name};
@@ -127,9 +128,11 @@ impl Job {
         N: TryInto<Name>,
         N::Error: Into<Error>,
     {
+        let name = name.try_into().map_err(Into::into);
+        meter::job(&name);
         Self {
             rowlock: rowlock.clone(),
-            name: name.try_into().map_err(Into::into),
+            name,
             at_least_for: Duration::ZERO,
             at_most_for: None,
             ttl: Lock::DEFAULT_TTL,
@@ -237,16 +240,17 @@ impl Job {
             Err(error) => return Err(error.into()),
         };
         let held = run.held();
-        let done = match held.with(async || work(held).await).await {
-            Ok(done) => done,
-            Err(lost) => Err(lost.into()),
+        let (done, outcome) = match held.with(async || work(held).await).await {
+            Ok(Ok(done)) => (Ok(done), "done"),
+            Ok(Err(error)) => (Err(error), "failed"),
+            Err(lost) => (Err(lost.into()), "lost"),
         };
         let message = done.as_ref().err().map(ToString::to_string);
         let message = message.unwrap_or_default();
         if let Err(error) = held.end_run(done.is_ok(), &message).await {
             tracing::warn!(name = %held.name(), %error, "the end of a job is not recorded");
         }
-        run.leave_and_warn().await;
+        run.leave_and_warn(outcome).await;
         done.map(Ran::Here)
     }
 
@@ -267,6 +271,15 @@ impl Job {
     ///
     /// Outside of a tokio runtime with timers (`enable_time`).
     pub async fn begin(&self) -> Result<JobRun, Error> {
+        let begun = self.begin_once().await;
+        if let (Ok(name), Err(error)) = (&self.name, &begun) {
+            let is_taken = matches!(error, Error::WaitTimeout { .. });
+            meter::round(name, if is_taken { "skipped" } else { "error" });
+        }
+        begun
+    }
+
+    async fn begin_once(&self) -> Result<JobRun, Error> {
         let held = self.ask().await?;
         let began = Instant::now();
         match held.begin_run().await {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
+use crate::meter;
 use rowlock::Held;
 use rowlock::{Error, Loss};
 
@@ -86,14 +87,21 @@ impl JobRun {
     /// Dropping the future does not stop it.
     pub async fn leave(mut self) -> Result<(), Error> {
         let (held, rest) = (Arc::clone(&self.held), self.rest());
-        self.has_left = true;
+        self.ends("left");
         GoesOn::new(async move { leave(&held, rest).await }).await
     }
 
-    pub(super) async fn leave_and_warn(mut self) {
+    /// `outcome`: what the metrics count.
+    pub(super) async fn leave_and_warn(mut self, outcome: &'static str) {
         let (held, rest) = (Arc::clone(&self.held), self.rest());
-        self.has_left = true;
+        self.ends(outcome);
         GoesOn::new(async move { leave_and_warn(&held, rest).await }).await;
+    }
+
+    fn ends(&mut self, outcome: &'static str) {
+        self.has_left = true;
+        meter::round(self.held.name(), outcome);
+        meter::ran(self.held.name(), self.began.elapsed());
     }
 
     /// How much longer the name has to stay taken.
@@ -104,8 +112,12 @@ impl JobRun {
 
 impl Drop for JobRun {
     fn drop(&mut self) {
+        if self.has_left {
+            return;
+        }
         let rest = self.rest();
-        if self.has_left || rest.is_zero() {
+        self.ends("abandoned");
+        if rest.is_zero() {
             return;
         }
         let held = Arc::clone(&self.held);

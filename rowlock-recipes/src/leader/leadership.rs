@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::meter::TermMeter;
 use rowlock::Held;
 use rowlock::Transaction;
 use rowlock::{Error, Loss, Name};
@@ -22,13 +23,34 @@ use rowlock::{Error, Loss, Name};
 #[derive(Debug)]
 #[must_use = "a leadership that is dropped is resigned"]
 pub struct Leadership {
-    held: Arc<Held>,
+    term: Arc<Term>,
+}
+
+/// A term, for all that have its leadership.
+#[derive(Debug)]
+struct Term {
+    held: Held,
+    meter: TermMeter,
+}
+
+impl Term {
+    /// For the metrics: this candidate leads no longer.
+    fn end(&self) {
+        self.meter.end(self.held.name(), self.held.loss());
+    }
+}
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Leadership {
     pub(super) fn new(held: Held) -> Self {
+        let meter = TermMeter::begin(held.name());
         Self {
-            held: Arc::new(held),
+            term: Arc::new(Term { held, meter }),
         }
     }
 
@@ -36,14 +58,14 @@ impl Leadership {
     /// resigned when both are dropped.
     pub(super) fn shared(&self) -> Self {
         Self {
-            held: Arc::clone(&self.held),
+            term: Arc::clone(&self.term),
         }
     }
 
     /// The election.
     #[must_use]
     pub fn name(&self) -> &Name {
-        self.held.name()
+        self.term.held.name()
     }
 
     /// The term: greater than the term of every earlier leader of this election, for ever. It is the
@@ -87,7 +109,7 @@ impl Leadership {
     /// ```
     #[must_use]
     pub fn term(&self) -> i64 {
-        self.held.fence()
+        self.term.held.fence()
     }
 
     /// Whether this candidate leads now, as [`Held::is_held`]: never true after the deadline, even if the process was
@@ -95,20 +117,20 @@ impl Leadership {
     /// that, see [`pin`](Self::pin) and [`term`](Self::term).
     #[must_use]
     pub fn is_leading(&self) -> bool {
-        self.held.is_held()
+        self.term.held.is_held()
     }
 
     /// How long this process trusts its leadership without another renewal; zero after the end of the term. Renewals
     /// move it.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.held.remaining()
+        self.term.held.remaining()
     }
 
     /// How the leadership was lost, if it was lost before it was resigned.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
-        self.held.loss()
+        self.term.held.loss()
     }
 
     /// Resolves when the leadership is lost: at its deadline at the latest, even if the database does not answer.
@@ -120,7 +142,9 @@ impl Leadership {
     ///
     /// Outside of a tokio runtime with timers (`enable_time`).
     pub async fn lost(&self) -> Loss {
-        self.held.lost().await
+        let loss = self.term.held.lost().await;
+        self.term.end();
+        loss
     }
 
     /// Resolves when the leadership is at risk, with a third of its trusted time left: a renewal is overdue, or the
@@ -133,7 +157,7 @@ impl Leadership {
     ///
     /// As [`lost`](Self::lost) does.
     pub async fn at_risk(&self) {
-        self.held.at_risk().await;
+        self.term.held.at_risk().await;
     }
 
     /// Proves in `tx`, a transaction of the application's own pool, that this candidate leads, by the database's
@@ -175,7 +199,7 @@ impl Leadership {
     /// # }
     /// ```
     pub async fn pin<T: Transaction>(&self, tx: &mut T) -> Result<(), Error> {
-        self.held.pin(tx).await
+        self.term.held.pin(tx).await
     }
 
     /// Runs `work` while this candidate leads. When the term ends, drops `work` at its next await point. `Ok` means
@@ -195,7 +219,11 @@ impl Leadership {
     ///
     /// Dropping the future drops `work`; the leadership stays.
     pub async fn with<T>(&self, work: impl AsyncFnOnce() -> T) -> Result<T, Error> {
-        self.held.with(work).await
+        let done = self.term.held.with(work).await;
+        if self.loss().is_some() {
+            self.term.end();
+        }
+        done
     }
 
     /// Resigns. The first waiting candidate leads at once.
@@ -213,11 +241,12 @@ impl Leadership {
     ///
     /// Dropping the future does not stop the resignation.
     pub async fn resign(&self) -> Result<(), Error> {
-        self.held.release().await
+        self.term.end();
+        self.term.held.release().await
     }
 
     /// The lease, for functions that take one. To release it is to resign.
     pub fn lease(&self) -> &Held {
-        &self.held
+        &self.term.held
     }
 }

@@ -77,6 +77,7 @@ use std::time::Duration;
 pub use leadership::Leadership;
 pub use observer::{Change, Leader, Observer};
 
+use crate::meter;
 use rowlock::Lock;
 use rowlock::Rowlock;
 use rowlock::{Error, InvalidError, Name};
@@ -125,9 +126,11 @@ impl Election {
         N: TryInto<Name>,
         N::Error: Into<Error>,
     {
+        let name = name.try_into().map_err(Into::into);
+        meter::election(&name);
         Self {
             rowlock: rowlock.clone(),
-            name: name.try_into().map_err(Into::into),
+            name,
             candidate: None,
             ttl: None,
             max_term: None,

@@ -1,9 +1,10 @@
-//! Threads, tasks and time.
+//! Threads, tasks and time, and what the application is told: metrics and spans.
 
 pub(crate) mod backoff;
 pub(crate) mod meter;
 pub(crate) mod password;
 pub(crate) mod settings;
+pub(crate) mod spans;
 pub(crate) mod tasks;
 pub(crate) mod threads;
 pub(crate) mod timer;

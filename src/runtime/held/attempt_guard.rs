@@ -1,16 +1,19 @@
 //! The guard of a running attempt, and how the attempt ends.
 
-use std::sync::Arc;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tracing::Span;
 use uuid::Uuid;
 
 use super::grant::Grant;
 use super::holdings::Holdings;
 use crate::model::{Error, Loss, Moment, RecordKey, Subject};
 use crate::runtime::base::meter::Since;
+use crate::runtime::base::spans;
 use crate::store::verbs::record::{ClaimParams, FinishOutcome, FinishParams, RecordEnd};
 
 /// A running attempt. Dropping it frees the key in the background, unless the attempt has ended.
@@ -35,6 +38,8 @@ pub(crate) struct RecordGuard {
     step_is_open: AtomicBool,
     ended: AtomicBool,
     since: Since,
+    /// Its span, until it ends.
+    span: Mutex<Span>,
 }
 
 impl RecordGuard {
@@ -60,7 +65,17 @@ impl RecordGuard {
             step_is_open: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             since: Since::now(),
+            span: Mutex::new(Span::none()),
         }
+    }
+
+    /// Begins its span, in that of the caller.
+    pub(crate) fn begin_span(&self) {
+        *self.span() = spans::attempt(&self.grant.name, self.grant.fence());
+    }
+
+    fn span(&self) -> MutexGuard<'_, Span> {
+        self.span.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn key(&self) -> &RecordKey {
@@ -175,6 +190,7 @@ impl RecordGuard {
     fn end(&self, how: &'static str) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             self.since.ran(how);
+            spans::ended(&mem::replace(&mut *self.span(), Span::none()), how);
             self.holdings.renewals.remove(self.grant.id);
             self.grant.drop_guard(Moment::now());
         }

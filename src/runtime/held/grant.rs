@@ -11,6 +11,7 @@ use uuid::Uuid;
 pub(crate) use super::status::{GrantEnd, GrantSubject, Status};
 use crate::model::{ClockError, Loss, Moment, Name};
 use crate::runtime::base::meter;
+use crate::runtime::base::spans::HoldSpans;
 use crate::runtime::base::timer::sleep_until;
 use crate::store::verbs::queue::{FenceBlock, Ticket};
 
@@ -32,6 +33,8 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ticket: Option<Ticket>,
     /// The name was passed on to it: there may be more waiters.
     pub(crate) was_queued: bool,
+    /// Where its waiter stood in the queue.
+    pub(crate) position: Option<i64>,
     /// What it has for the tasks of a cohort.
     pub(crate) reserved: FenceBlock,
     clock_error: ClockError,
@@ -47,7 +50,9 @@ pub(crate) struct Grant<K = Name> {
     /// Notified when the status has changed. (A watch channel would take four times as much memory as all the rest.)
     changed: Notify,
     /// The session that it belongs to, if it belongs to one: it ends with the session.
-    session: Option<Arc<Grant<Uuid>>>,
+    pub(super) session: Option<Arc<Grant<Uuid>>>,
+    /// Those of its guards; of a session, those of its grants.
+    pub(super) spans: HoldSpans,
 }
 
 impl<K: GrantSubject> Grant<K> {
@@ -79,6 +84,7 @@ impl<K: GrantSubject> Grant<K> {
             late: 0,
             ticket: None,
             was_queued: false,
+            position: None,
             reserved: FenceBlock::default(),
             clock_error,
             cap,
@@ -88,6 +94,7 @@ impl<K: GrantSubject> Grant<K> {
             status: Mutex::new(status),
             changed: Notify::new(),
             session: None,
+            spans: HoldSpans::default(),
         }
     }
 
@@ -191,6 +198,7 @@ impl<K: GrantSubject> Grant<K> {
         };
         if let Some(GrantEnd::Lost(loss)) = lost {
             meter::lost(K::WHAT, loss);
+            self.lose_spans(loss);
         }
         if changed {
             self.changed.notify_waiters();

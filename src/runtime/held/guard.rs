@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Mutex, oneshot};
+use tracing::span::Id;
 
 use super::grant::Grant;
 use super::holdings::Holdings;
 use crate::model::{Error, Loss, Moment, ReleaseOutcome};
 use crate::runtime::base::meter::Since;
+use crate::runtime::base::spans;
 use crate::runtime::batch::handle::Lanes;
 use crate::runtime::batch::job::Reply;
 
@@ -36,6 +38,8 @@ pub(crate) struct Guard {
     /// The pending answer to a release, until a caller has received it.
     answer: Mutex<Option<oneshot::Receiver<Result<ReleaseOutcome, Error>>>>,
     since: Since,
+    /// The id of its span, if that is enabled.
+    span: OnceLock<Id>,
 }
 
 impl Guard {
@@ -50,6 +54,7 @@ impl Guard {
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
             since: Since::now(),
+            span: OnceLock::new(),
         })
     }
 
@@ -64,6 +69,7 @@ impl Guard {
             failed: AtomicBool::new(false),
             answer: Mutex::default(),
             since: Since::now(),
+            span: OnceLock::new(),
         }
     }
 
@@ -71,6 +77,23 @@ impl Guard {
     pub(crate) fn join(&self, cohort: Arc<dyn HandOn>, others: &RangeInclusive<i64>) {
         let fence = others.start() - 1;
         let _ = self.cohort.set((cohort, fence));
+    }
+
+    /// Begins its span, in that of the caller.
+    pub(crate) fn begin_span(&self) {
+        let span = spans::hold(&self.grant.shown, self.fence());
+        if let Some(id) = span.id() {
+            let id = self.span.get_or_init(|| id);
+            self.grant.begin_span(id, span);
+        }
+    }
+
+    /// It is released, or the outcome of a transaction.
+    fn ended(&self) {
+        self.since.held();
+        if let Some(id) = self.span.get() {
+            self.grant.end_span(id);
+        }
     }
 
     /// The fence under which its task works.
@@ -157,7 +180,7 @@ impl Guard {
         if self.released.set(grant.loss_at(now)).is_err() {
             return false;
         }
-        self.since.held();
+        self.ended();
         let cohort = self.cohort.get();
         if cohort.is_some_and(|(cohort, _)| Arc::clone(cohort).hand_on(self)) {
             let _ = reply.map(|reply| reply.send(Ok(ReleaseOutcome::Released)));
@@ -182,7 +205,7 @@ impl Guard {
     pub(crate) fn end(&self) -> Option<bool> {
         let (grant, now) = (&self.grant, Moment::now());
         self.released.set(grant.loss_at(now)).ok()?;
-        self.since.held();
+        self.ended();
         if let Some((cohort, _)) = self.cohort.get() {
             // The grant may be pinned, so this only ends the turn.
             Arc::clone(cohort).hand_on(self);

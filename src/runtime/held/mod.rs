@@ -2,6 +2,7 @@
 
 pub(crate) mod attempt_guard;
 pub(crate) mod grant;
+mod grant_spans;
 pub(crate) mod guard;
 pub(crate) mod guards;
 pub(crate) mod holdings;

@@ -40,6 +40,7 @@ impl Accept {
         let head = JobHead::acquire(subject, give_up);
         wanted.ticket = Some(place.ticket().clone());
         wanted.is_queued = true;
+        wanted.position = place.position();
         let session = wanted.session.as_ref();
         let params = ConfirmParams {
             name: wanted.name.clone(),

@@ -33,6 +33,8 @@ pub(crate) struct PendingGrant {
     pub(crate) ticket: Option<Ticket>,
     /// The name is to be passed on to it.
     pub(crate) is_queued: bool,
+    /// Where its waiter stands.
+    pub(crate) position: Option<i64>,
     /// What was reserved for its cohort.
     pub(crate) reserved: FenceBlock,
     /// A second sending has found the grant.
@@ -58,6 +60,7 @@ impl PendingGrant {
             session: session.map(|session| session.ask(grant_id)),
             ticket: None,
             is_queued: false,
+            position: None,
             reserved: FenceBlock::default(),
             is_confirmed: false,
         }
@@ -100,6 +103,7 @@ impl PendingGrant {
             session,
             ticket,
             is_queued,
+            position,
             reserved,
             is_confirmed: _,
         } = self;
@@ -114,6 +118,7 @@ impl PendingGrant {
         grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
         grant.ticket = ticket.filter(|_| late > 0);
         grant.was_queued = is_queued;
+        grant.position = position;
         grant.reserved = reserved;
         let grant = match session {
             Some(session) => {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::model::{Error, Kind, Loss};
+use crate::model::{Kind, Loss};
 
 pub(crate) const fn describe() {}
 
-pub(crate) const fn acquired(_: Kind, _: Result<bool, &Error>, _: Duration) {}
+pub(crate) const fn acquired(_: Kind, _: &str, _: Duration) {}
 
 pub(crate) const fn lost(_: &str, _: Loss) {}
 

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use metrics::Unit::{Count, Seconds};
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
-use crate::model::{Error, Kind, Loss, Moment};
+use super::{kind_name, loss_name};
+use crate::model::{Kind, Loss, Moment};
 
 /// Tells the application's recorder what each metric means.
 pub(crate) fn describe() {
@@ -50,30 +53,51 @@ pub(crate) fn describe() {
         Seconds,
         "How long an attempt ran until it ended"
     );
+    begin_at_zero();
+}
+
+/// Prometheus cannot see that a counter rises which begins at 1: the first of rare events would raise no alert.
+fn begin_at_zero() {
+    for outcome in [
+        "new",
+        "replayed",
+        "in_flight",
+        "mismatch",
+        "expired",
+        "unknown",
+        "poisoned",
+        "error",
+        "superseded",
+        "lost",
+    ] {
+        requests(outcome).increment(0);
+    }
+    for what in ["lock", "session", "attempt"] {
+        for loss in [
+            Loss::Expired,
+            Loss::TakenOver,
+            Loss::MaxHold,
+            Loss::SessionEnded,
+        ] {
+            losses(what, loss).increment(0);
+        }
+    }
+    late(0);
 }
 
 /// A caller got a lock, or did not.
-pub(crate) fn acquired(kind: Kind, got: Result<bool, &Error>, took: Duration) {
-    let outcome = match got {
-        Ok(true) => "held",
-        Ok(false) => "busy",
-        Err(Error::WaitTimeout { .. }) => "timeout",
-        Err(Error::QueueFull { .. }) => "queue_full",
-        Err(_) => "error",
-    };
-    histogram!("rowlock_acquire_seconds", "kind" => name_of(kind), "outcome" => outcome)
+pub(crate) fn acquired(kind: Kind, outcome: &'static str, took: Duration) {
+    histogram!("rowlock_acquire_seconds", "kind" => kind_name(kind), "outcome" => outcome)
         .record(took);
 }
 
 /// A grant was lost: of a `lock`, a `session` or an `attempt`.
 pub(crate) fn lost(what: &'static str, loss: Loss) {
-    let loss = match loss {
-        Loss::Expired => "expired",
-        Loss::TakenOver => "taken_over",
-        Loss::MaxHold => "max_hold",
-        Loss::SessionEnded => "session_ended",
-    };
-    counter!("rowlock_lost_total", "what" => what, "loss" => loss).increment(1);
+    losses(what, loss).increment(1);
+}
+
+fn losses(what: &'static str, loss: Loss) -> Counter {
+    counter!("rowlock_lost_total", "what" => what, "loss" => loss_name(loss))
 }
 
 pub(crate) fn late(leases: usize) {
@@ -93,7 +117,11 @@ pub(crate) fn statement(verb: &'static str, size: usize, took: Duration, is_ok: 
 
 /// What has become of a request for a key.
 pub(crate) fn request(outcome: &'static str) {
-    counter!("rowlock_idempotency_total", "outcome" => outcome).increment(1);
+    requests(outcome).increment(1);
+}
+
+fn requests(outcome: &'static str) -> Counter {
+    counter!("rowlock_idempotency_total", "outcome" => outcome)
 }
 
 /// The time since something began.
@@ -134,13 +162,5 @@ impl InQueue {
 impl Drop for InQueue {
     fn drop(&mut self) {
         gauge!("rowlock_queue_waiters").decrement(1);
-    }
-}
-
-fn name_of(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Lock => "lock",
-        Kind::ReadWrite => "rw_lock",
-        Kind::Semaphore { .. } => "semaphore",
     }
 }
