@@ -12,7 +12,8 @@
 # It starts private, throw-away servers (PostgreSQL, MariaDB, MySQL) on free ports of 127.0.0.1, and stops
 # them at the end, also after Ctrl-C. If the machine lacks a server, it fetches the server first (on Debian and
 # Ubuntu), and installs nothing; see docker/servers.sh. It gets RabbitMQ (for the example `inbox`), Prometheus (for the dashboard and the
-# alerts) and libfaketime in the same way: a fault test moves the clocks of processes with it. Into a folder beside them it gets Stripe's package, with `python3 -m venv`. To use a server of yours instead, give its URL in
+# alerts), Chromium (for the console) and libfaketime in the same way: a fault test moves the clocks of processes with it. With npm it gets
+# axe-core, which checks whether pages are accessible. Into a folder beside them it gets Stripe's package, with `python3 -m venv`. To use a server of yours instead, give its URL in
 # ROWLOCK_TEST_POSTGRES_URL, ROWLOCK_TEST_MARIADB_URL or ROWLOCK_TEST_MYSQL_URL; its user must be allowed to
 # create databases. The run fails if a server is missing.
 #
@@ -179,6 +180,7 @@ else
   group settings --test settings
   group http --test http --test actix --test metrics --test stripe --test prometheus
   group cli --test cli --test servers
+  group console --test console --test browser
   group examples --test sale --test inbox --test shop --test layer --test program
   join
   # Faults have times in them. What runs beside them has none, and gives way.

@@ -13,12 +13,13 @@
 #   docker/servers.sh run postgres PROGRAM ARG…  run a program of PostgreSQL, such as pgbench, or of Prometheus: promtool
 #   docker/servers.sh faketime               print the path of libfaketime, which moves the clock of a test's process
 #   docker/servers.sh stripe                 print a Python that has Stripe's package
+#   docker/servers.sh axe                    print the path of axe-core, which checks whether pages are accessible
 #   docker/servers.sh stop DIR               stop the server in DIR; its data stays
 #
-# ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; for the dashboard and the alerts, prometheus; or,
-# for the benchmark `race`, redis, etcd or zookeeper. A server listens on a free port of 127.0.0.1, and keeps that port
-# when it is started again. DIR/pid and DIR/url have its process id and its URL. When root calls
-# this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in production (Redis:
+# ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; for the console, chromium (a WebDriver, whose
+# browser is DIR/browser); for the dashboard and the alerts, prometheus; or, for the benchmark `race`, redis, etcd or
+# zookeeper. A server listens on a free port of 127.0.0.1, and keeps that port when it is started again. DIR/pid and
+# DIR/url have its process id and its URL. When root calls this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in production (Redis:
 # appendfsync always; without it, Redis writes nothing). The tests do not need that.
 #
 # The script uses the servers that the machine has. It unpacks the others from the packages of the distribution
@@ -61,6 +62,7 @@ has() { # has ENGINE TREE
              && ! run_in "$2" "$2/usr/sbin/mysqld" --version | grep -qi mariadb ;;
     pgbouncer) [ -x "$2/usr/sbin/pgbouncer" ] ;;
     redis) [ -x "$2/usr/bin/redis-server" ] ;;
+    chromium) [ -x "$2/usr/bin/chromedriver" ] && [ -x "$2/usr/lib/chromium/chromium" ] ;;
     etcd) [ -x "$2/usr/bin/etcd" ] ;;
     rabbitmq) rabbit_of "$2" >/dev/null && [ -n "$(erlang_of "$2")" ] ;;
     faketime) faketime_of "$2" >/dev/null ;;
@@ -139,6 +141,7 @@ fetch_alone() { # fetch_alone ENGINE
     mariadb) unpack "$dest" $host "" mariadb-server-core mariadb-client-core ;;
     pgbouncer) unpack "$dest" $host "" pgbouncer ;;
     redis) unpack "$dest" $host "" redis-server ;;
+    chromium) unpack "$dest" $host "" chromium chromium-driver fonts-dejavu-core && keep_links "$dest" ;;
     etcd) unpack "$dest" $host "" etcd-server ;;
     zookeeper) unpack "$dest" $host "" zookeeper && keep_links "$dest" ;;
     rabbitmq) unpack "$dest" $host "" rabbitmq-server ;;
@@ -175,6 +178,19 @@ python_with_stripe() {
   echo "$dest/bin/python"
 }
 
+AXE=4.14.1
+axe_core() {
+  local dest=$CACHE/axe-core-$AXE
+  if [ ! -e "$dest/package/axe.min.js" ]; then
+    say "getting axe-core"
+    command -v npm >/dev/null || die "no npm: install npm"
+    rm -rf "$dest.part"; mkdir -p "$dest.part"
+    (cd "$dest.part" && npm pack --silent "axe-core@$AXE" >&2 && tar -xzf axe-core-*.tgz) || die "axe-core could not be fetched"
+    rm -rf "$dest"; mv "$dest.part" "$dest"
+  fi
+  echo "$dest/package/axe.min.js"
+}
+
 # --- running them ---------------------------------------------------------------------------------
 
 # Runs a program with the libraries of its tree, and with the loader of the tree if it has one.
@@ -194,6 +210,7 @@ run_in() { # run_in TREE PROGRAM ARG…
 libraries() {
   local tree=$1 dirs
   dirs=$(ls -d "$tree"/usr/lib/*-linux-gnu "$tree"/usr/lib/mysql/private "$tree"/usr/lib/*-linux-gnu/mysql \
+    "$tree"/usr/lib/*-linux-gnu/pulseaudio \
     "$tree"/usr/lib/llvm-*/lib 2>/dev/null | tr '\n' ':')
   echo "${dirs%:}"
 }
@@ -243,10 +260,11 @@ start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of 
     pgbouncer) start_pgbouncer "$tree" "$port" "$@" ;;
     redis) start_redis "$tree" "$port" ;;
     etcd) start_etcd "$tree" "$port" ;;
+    chromium) start_chromium "$tree" "$port" ;;
     zookeeper) start_zookeeper "$tree" "$port" ;;
     rabbitmq) start_rabbitmq "$tree" "$port" ;;
     prometheus) start_prometheus "$tree" "$port" "$@" ;;
-    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, rabbitmq, prometheus, redis, etcd or zookeeper" ;;
+    *) die "unknown engine $engine: postgres, standby, pgbouncer, mariadb, mysql, rabbitmq, chromium, prometheus, redis, etcd or zookeeper" ;;
   esac
   cat "$DIR/url"
 }
@@ -368,6 +386,16 @@ start_redis() {
     --appendonly $append --appendfsync always --daemonize no || failed redis
   echo "redis://127.0.0.1:$port" >"$DIR/url"
   wait_for 20 answers "$port" || failed redis
+}
+
+# The browser inherits the libraries and the fonts of the tree.
+start_chromium() {
+  local tree=$1 port=$2
+  echo "$tree/usr/lib/chromium/chromium" >"$DIR/browser"
+  echo "http://127.0.0.1:$port" >"$DIR/url"
+  [ ! -e "$tree/etc/fonts" ] || export FONTCONFIG_SYSROOT=$tree
+  daemon_with_pid "$tree" "$tree/usr/bin/chromedriver" --port="$port" --allowed-ips=127.0.0.1 || failed chromium
+  wait_for 20 answers "$port" || failed chromium
 }
 
 start_etcd() { # one member, that no other member ever joins
@@ -597,7 +625,7 @@ gone() { local state; state=$(awk '/^State/{print $2}' "/proc/$1/status" 2>/dev/
 case ${1:-} in
   fetch)
     if [ $# -gt 1 ]; then for engine in "${@:2}"; do fetch "$engine"; done
-    else for engine in postgres mariadb mysql pgbouncer faketime rabbitmq prometheus; do fetch $engine; done; fetch_galera; fi ;;
+    else for engine in postgres mariadb mysql pgbouncer faketime rabbitmq chromium prometheus; do fetch $engine; done; fetch_galera; fi ;;
   start)
     case ${2:-} in
       standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
@@ -618,8 +646,11 @@ case ${1:-} in
   stripe)
     [ $# = 1 ] || die "usage: servers.sh stripe"
     one_at_a_time stripe python_with_stripe ;;
+  axe)
+    [ $# = 1 ] || die "usage: servers.sh axe"
+    one_at_a_time axe axe_core ;;
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,26p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,29p' "$here/servers.sh" >&2; exit 64 ;;
 esac

@@ -91,6 +91,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Completions { shell } => documents::print_completions(shell).map(|()| 0),
         Command::Man { dir } => documents::print_manual(dir.as_deref()).map(|()| 0),
         Command::Idempotency(command) => command.execute(url).await,
+        Command::Console(console) => console.execute(url).await,
         Command::Clean { batch } => {
             idempotency::clean(&database::find(url).await?, batch).await?;
             Ok(0)

@@ -1,6 +1,7 @@
 //! The command `rowlock`: its arguments and its exit codes.
 
 mod check;
+mod console;
 mod database;
 mod documents;
 mod duration;
@@ -74,6 +75,7 @@ Examples:
   rowlock idempotency ls --state unknown            records that wait for a decision
   rowlock idempotency resolve alice order-17 --happened --result 42
   rowlock idempotency reset --state poisoned        after a crash loop
+  rowlock console                                   all of this in a browser, at http://127.0.0.1:8090/
   rowlock clean                                     remove expired rows
   rowlock migrate --print postgres | psql shop      a DBA makes the tables
 
@@ -220,6 +222,11 @@ enum Command {
     /// Inspect idempotency records, and decide about unknown and poisoned ones
     #[command(subcommand)]
     Idempotency(idempotency::Command),
+    /// Serve pages that show all this in a browser, and that let an operator act
+    ///
+    /// It listens on this machine only, where every user can open it; --token-file asks for a token first. Every
+    /// action needs a reason, and prints a line on standard error. Ctrl-C ends it.
+    Console(console::Console),
     /// Remove expired idempotency records, form tokens, sessions and lock rows
     ///
     /// Processes that use rowlock do this in the background, unless they have switched it off.
@@ -318,8 +325,9 @@ fn main() -> ExitCode {
     if let Command::Leash(leash) = &arguments.command {
         return leash.become_command();
     }
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("error,rowlock::waiting=info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("error,rowlock::waiting=info,rowlock::console=info")
+    });
     let filter = match TELLS_PASSWORDS.parse() {
         Ok(off) => filter.add_directive(off),
         Err(_) => filter,

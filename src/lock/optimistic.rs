@@ -77,7 +77,7 @@ pub enum Advance {
         /// The fence of this grant: the name's new version.
         fence: i64,
     },
-    /// The name was granted since the read, or had a holder at the read. Roll back.
+    /// The name was granted since the read, had a holder at the read, or is [paused](crate::Admin::pause). Roll back.
     Conflict,
 }
 

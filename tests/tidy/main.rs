@@ -32,12 +32,13 @@ fn files(below: &str) -> Vec<(PathBuf, String)> {
 }
 
 /// The code of all packages of the workspace.
-const ALL: [&str; 11] = [
+const ALL: [&str; 12] = [
     "src",
     "rowlock-http/src",
     "rowlock-macros/src",
     "rowlock-recipes/src",
     "rowlock-cli/src",
+    "rowlock-console/src",
     "rowlock-test/src",
     "benches/src",
     "examples/flash_sale/src",
@@ -47,20 +48,22 @@ const ALL: [&str; 11] = [
 ];
 
 /// The code of the packages that are published.
-const PUBLISHED: [&str; 5] = [
+const PUBLISHED: [&str; 6] = [
     "src",
     "rowlock-http/src",
     "rowlock-macros/src",
     "rowlock-recipes/src",
     "rowlock-cli/src",
+    "rowlock-console/src",
 ];
 
 /// All their tests.
-const TESTS: [&str; 9] = [
+const TESTS: [&str; 10] = [
     "tests",
     "rowlock-http/tests",
     "rowlock-macros/tests",
     "rowlock-cli/tests",
+    "rowlock-console/tests",
     "benches/tests",
     "examples/flash_sale/tests",
     "examples/inbox/tests",

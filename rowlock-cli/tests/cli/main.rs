@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod closed;
+mod console;
 mod exit_codes;
 mod forget;
 mod idempotency;

@@ -103,7 +103,8 @@ impl Shell {
     pub(crate) fn free(&self, name: &str) -> String {
         let json = self.run(&["show", name, "--json"]);
         let shown: Value = serde_json::from_slice(&json.stdout).unwrap();
-        let expected = json!({"name": name, "kind": null, "holders": [], "waiters": []});
+        let expected =
+            json!({"name": name, "kind": null, "holders": [], "waiters": [], "pause": null});
         assert_eq!((code(&json), shown), (1, expected));
         self.not_found(&["show", name])
     }

@@ -1,0 +1,231 @@
+//! Actions: each is shown, asked about once more, done, and logged.
+//!
+//! 1. GET shows what the action will do to whom, and asks for a reason.
+//! 2. POST without `sure` asks once more.
+//! 3. POST with `sure` does it, if the one who would lose something is still the one that was shown.
+//!
+//! The log line is the entry of an action: the console has no table of its own.
+
+mod action;
+mod perform;
+mod preview;
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, StatusCode};
+use maud::{Markup, html};
+
+use crate::fields::Fields;
+use crate::layout::{answer, refusal};
+use crate::login::{seed, with_cookies};
+use crate::text::text;
+use crate::viewer::{Viewer, last_segment};
+use crate::{Shared, layout};
+use action::{Action, Input};
+pub(crate) use perform::done;
+use preview::Preview;
+
+/// The longest reason, in characters.
+const REASON: usize = 500;
+
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+
+/// What stands in the way of doing it now.
+struct Obstacle(StatusCode, String);
+
+/// The page that says what the action will do.
+pub(crate) async fn ask(
+    State(shared): State<Arc<Shared>>,
+    Extension(mut viewer): Extension<Viewer>,
+    parts: Parts,
+) -> Response {
+    let fields = Fields::parse(parts.uri.query().unwrap_or_default().as_bytes());
+    let action = match allowed(&viewer, &parts, &fields) {
+        Ok((_, action)) => action,
+        Err(refused) => return *refused,
+    };
+    let cookie = seed(&parts, &mut viewer);
+    let answer = match Preview::of(&shared, &action).await {
+        Ok(preview) => confirm(&shared, &viewer, &action, &preview, &fields, None),
+        Err(error) => unread(&viewer, &error),
+    };
+    with_cookies(answer, cookie)
+}
+
+/// Asks once more, or does it.
+pub(crate) async fn act(
+    State(shared): State<Arc<Shared>>,
+    Extension(viewer): Extension<Viewer>,
+    parts: Parts,
+    body: Bytes,
+) -> Response {
+    let media = parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if !media.is_some_and(|media| media.starts_with(FORM)) {
+        let why = "A form is expected.";
+        return refusal(&viewer, StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
+    }
+    let fields = Fields::parse(&body);
+    let (who, action) = match allowed(&viewer, &parts, &fields) {
+        Ok(allowed) => allowed,
+        Err(refused) => return *refused,
+    };
+    if let Some(refused) = shared.refused(&parts, &viewer, &who, &fields) {
+        return refused;
+    }
+    let preview = match Preview::of(&shared, &action).await {
+        Ok(preview) => preview,
+        Err(error) => return unread(&viewer, &error),
+    };
+    let (input, reason) = match checked(&action, &preview, &fields) {
+        Ok(checked) => checked,
+        Err(obstacle) => {
+            let obstacle = Some(&obstacle);
+            return confirm(&shared, &viewer, &action, &preview, &fields, obstacle);
+        }
+    };
+    if fields.get("sure") != "yes" {
+        let content = once_more(&shared, &viewer, &action, &preview, &fields, &reason);
+        return answer(StatusCode::OK, titled(&shared, &viewer, &action, &content));
+    }
+    // The action and its log line do not end with the connection.
+    let (of, by) = (action.clone(), Arc::clone(&shared));
+    let done = tokio::spawn(async move { of.run(&by, input, &who, &reason).await });
+    match done.await {
+        Ok(Ok(())) => Redirect::to(&viewer.href(&action.then())).into_response(),
+        Ok(Err(error)) => {
+            let why = format!("It was not done: {error}.");
+            let obstacle = Some(&Obstacle(StatusCode::CONFLICT, why));
+            confirm(&shared, &viewer, &action, &preview, &fields, obstacle)
+        }
+        Err(_) => refusal(
+            &viewer,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "The console is stopping. The action may have been done or not.",
+        ),
+    }
+}
+
+/// Who asks, and the action, if they may act and there is such an action.
+fn allowed(
+    viewer: &Viewer,
+    parts: &Parts,
+    fields: &Fields,
+) -> Result<(String, Action), Box<Response>> {
+    let Some(who) = viewer.who.clone() else {
+        let why = "You may look only. Nothing was done.";
+        return Err(refusal(viewer, StatusCode::FORBIDDEN, why).into());
+    };
+    let why = "There is no such action. The address may have been cut.";
+    let action = Action::parse(last_segment(&parts.uri), fields);
+    let action = action.ok_or_else(|| Box::new(refusal(viewer, StatusCode::NOT_FOUND, why)))?;
+    Ok((who, action))
+}
+
+/// What a form says, if it is complete and nothing has changed since its page was made.
+fn checked(
+    action: &Action,
+    preview: &Preview,
+    fields: &Fields,
+) -> Result<(Input, String), Obstacle> {
+    if let Some(why) = &preview.impossible {
+        return Err(Obstacle(StatusCode::CONFLICT, why.clone()));
+    }
+    if fields.get("seen") != preview.seen {
+        let why =
+            "It has changed since this page was made. This is how it is now. Nothing was done.";
+        return Err(Obstacle(StatusCode::CONFLICT, why.into()));
+    }
+    let incomplete = |why: String| Obstacle(StatusCode::UNPROCESSABLE_ENTITY, why);
+    let input = action.input(fields).map_err(incomplete)?;
+    let reason = fields.get("reason").trim();
+    if !(1..=REASON).contains(&reason.chars().count()) {
+        let why = format!("Give a reason, in {REASON} characters at most.");
+        return Err(incomplete(why));
+    }
+    Ok((input, reason.to_owned()))
+}
+
+fn unread(viewer: &Viewer, error: &rowlock::Error) -> Response {
+    let why = format!("The database was not read: {error}. Nothing was done.");
+    refusal(viewer, StatusCode::SERVICE_UNAVAILABLE, &why)
+}
+
+fn titled(shared: &Shared, viewer: &Viewer, action: &Action, content: &Markup) -> Markup {
+    let target = Some(shared.rowlock.target());
+    layout::page(viewer, target, action.title(), "", content)
+}
+
+/// The first page of an action.
+fn confirm(
+    shared: &Shared,
+    viewer: &Viewer,
+    action: &Action,
+    preview: &Preview,
+    fields: &Fields,
+    obstacle: Option<&Obstacle>,
+) -> Response {
+    let who = viewer.who.as_deref().unwrap_or_default();
+    let status = obstacle.map_or(StatusCode::OK, |found| found.0);
+    let content = html! {
+        @if let Some(Obstacle(_, why)) = obstacle { p.notice.bad role="alert" { (text(why)) } }
+        (preview.html)
+        @match &preview.impossible {
+            // (It may stand above already.)
+            Some(why) => { @if obstacle.is_none() { p.notice.bad role="alert" { (text(why)) } } }
+            None => {
+                form method="post" action=(viewer.href(&action.path())) {
+                    (shared.hidden(viewer, who))
+                    (hidden(action, preview))
+                    (action.questions(fields))
+                    p { label { "The reason, for the log "
+                        textarea name="reason" required maxlength=(REASON) rows="2" { (fields.get("reason")) }
+                    } }
+                    p { button { (action.title()) "…" } }
+                }
+            }
+        }
+        p { a href=(viewer.href(&action.back())) { "Back, and do nothing" } }
+    };
+    answer(status, titled(shared, viewer, action, &content))
+}
+
+/// The second page.
+fn once_more(
+    shared: &Shared,
+    viewer: &Viewer,
+    action: &Action,
+    preview: &Preview,
+    fields: &Fields,
+    reason: &str,
+) -> Markup {
+    let who = viewer.who.as_deref().unwrap_or_default();
+    html! {
+        (preview.html)
+        (action.answers(fields))
+        p { "The reason: " (text(reason)) }
+        p.notice.bad role="alert" { "This cannot be undone. Are you sure?" }
+        form method="post" action=(viewer.href(&action.path())) {
+            (shared.hidden(viewer, who))
+            (hidden(action, preview))
+            @for name in ["reason", "capacity", "time", "happened", "result"] {
+                @if !fields.get(name).is_empty() { input type="hidden" name=(name) value=(fields.get(name)); }
+            }
+            p { button.bad name="sure" value="yes" { "Yes: " (action.title()) } }
+        }
+        p { a href=(viewer.href(&action.back())) { "No, and do nothing" } }
+    }
+}
+
+/// What is acted on, and what was seen of it.
+fn hidden(action: &Action, preview: &Preview) -> Markup {
+    html! {
+        @for (name, value) in action.fields() { input type="hidden" name=(name) value=(value); }
+        input type="hidden" name="seen" value=(preview.seen);
+    }
+}

@@ -1,0 +1,128 @@
+//! What holds of every request and of every answer: the host, the headers, and who it is.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+};
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderName, HeaderValue, StatusCode};
+
+use crate::layout::refusal;
+use crate::viewer::Viewer;
+use crate::{Access, Shared, Visitor};
+
+/// Nothing inline, nothing from elsewhere.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// The headers of every answer.
+const HEADERS: [(HeaderName, &str); 5] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_FRAME_OPTIONS, "DENY"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+];
+
+/// Refuses requests for other hosts, and gives every answer its headers.
+pub(crate) async fn gate(
+    State(shared): State<Arc<Shared>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let viewer = Viewer::of(&parts);
+    let host = authority(&parts);
+    let is_ours = host
+        .as_ref()
+        .is_some_and(|host| shared.is_ours(host.host()));
+    let mut response = if is_ours {
+        parts.extensions.insert(viewer);
+        request = Request::from_parts(parts, body);
+        next.run(request).await
+    } else {
+        let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to the \
+                   hosts that its settings allow.";
+        refusal(&viewer, StatusCode::MISDIRECTED_REQUEST, why)
+    };
+    for (name, value) in HEADERS {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+impl Shared {
+    fn is_ours(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || address.parse::<IpAddr>().is_ok() || self.hosts.contains(&host)
+    }
+}
+
+/// The host that the request is for.
+fn authority(parts: &Parts) -> Option<Authority> {
+    if let Some(authority) = parts.uri.authority() {
+        return Some(authority.clone());
+    }
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let host = hosts.next().filter(|_| hosts.next().is_none())?;
+    Authority::try_from(host.as_bytes()).ok()
+}
+
+/// Lets those through who may see the console.
+pub(crate) async fn admit(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let Some(mut viewer) = parts.extensions.remove::<Viewer>() else {
+        unreachable!("the gate has put it there")
+    };
+    if shared.token.is_some() {
+        let Some(name) = shared.logins.name(&viewer.session) else {
+            return Redirect::to(&viewer.href("/login")).into_response();
+        };
+        parts.extensions.insert(Visitor { name });
+        viewer.can_log_out = true;
+    }
+    viewer.who = match shared.policy.of(&parts) {
+        Access::Act { who } => Some(who),
+        Access::Read => None,
+        Access::None => {
+            let why = "You may not see this console.";
+            return refusal(&viewer, StatusCode::FORBIDDEN, why);
+        }
+    };
+    parts.extensions.insert(viewer);
+    next.run(Request::from_parts(parts, body)).await
+}
+
+/// Whether a form was sent from a page of this console. A browser says where a form comes from, in one of two headers.
+/// (Under this console's Referrer-Policy, `Origin` is `null` for its own forms.)
+pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
+    if let Some(site) = parts.headers.get("sec-fetch-site") {
+        return site.as_bytes() == b"same-origin";
+    }
+    let Some(origin) = parts.headers.get(ORIGIN) else {
+        return true;
+    };
+    let origin = origin.to_str().unwrap_or_default();
+    let of = origin.split_once("://").map(|(_, authority)| authority);
+    let host = authority(parts);
+    origin == "null" || of.is_some_and(|of| host.is_some_and(|host| host.as_str() == of))
+}
+
+pub(crate) async fn not_found(request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let viewer = Viewer::of(&parts);
+    refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.")
+}

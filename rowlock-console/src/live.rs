@@ -1,0 +1,170 @@
+//! Pages that change while somebody looks at them.
+//!
+//! A feed is a task for one page with its parameters. It reads the page once a second and hands it to all who look at
+//! it. It ends when nobody looks any more, so that the console sends no statement then.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{self, Stream};
+use http::StatusCode;
+use tokio::select;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::Shared;
+use crate::content::Fragment;
+use crate::fields::Fields;
+use crate::layout::refusal;
+use crate::view::{View, why};
+use crate::viewer::Viewer;
+
+/// How often a page is read.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// A stream ends after this time, and the browser asks again: so who may not look any more sees nothing more.
+const LASTS: Duration = Duration::from_mins(1);
+
+/// The most pages that are read at a time.
+const FEEDS: usize = 64;
+
+/// Where a page is read for, and which one it is.
+type Key = (String, View);
+
+/// What the database has answered last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Frame {
+    /// Nothing yet.
+    Nothing,
+    Shown(Arc<Fragment>),
+    /// Why it did not answer.
+    Away(String),
+}
+
+/// The feeds that somebody looks at.
+#[derive(Debug, Default)]
+pub(crate) struct Hub(Mutex<HashMap<Key, watch::Sender<Frame>>>);
+
+impl Hub {
+    /// The frames of a page. Begins to read it if nobody looks at it yet. `None`: too many pages are looked at.
+    fn look(&self, shared: &Arc<Shared>, key: Key) -> Option<watch::Receiver<Frame>> {
+        let mut feeds = self.lock();
+        let number = feeds.len();
+        match feeds.entry(key) {
+            Entry::Occupied(feed) => {
+                let mut frames = feed.get().subscribe();
+                // Also what was read before.
+                frames.mark_changed();
+                Some(frames)
+            }
+            Entry::Vacant(_) if number >= FEEDS => None,
+            Entry::Vacant(place) => {
+                let (sender, receiver) = watch::channel(Frame::Nothing);
+                let key = place.key().clone();
+                tokio::spawn(feed(Arc::clone(shared), key, sender.clone()));
+                place.insert(sender);
+                Some(receiver)
+            }
+        }
+    }
+
+    /// Ends a feed, unless somebody looks at it again.
+    fn leave(&self, key: &Key) -> bool {
+        let mut feeds = self.lock();
+        let is_left = feeds.get(key).is_none_or(|feed| feed.receiver_count() == 0);
+        if is_left {
+            feeds.remove(key);
+        }
+        is_left
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, watch::Sender<Frame>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn feed(shared: Arc<Shared>, key: Key, frames: watch::Sender<Frame>) {
+    let mut seconds = interval(EVERY);
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (base, view) = &key;
+    loop {
+        let read = async {
+            seconds.tick().await;
+            view.read(&shared, base).await
+        };
+        select! {
+            read = read => {
+                let frame = match read {
+                    Ok(fragment) => Frame::Shown(Arc::new(fragment)),
+                    Err(error) => Frame::Away(why(&error)),
+                };
+                frames.send_if_modified(|last| *last != frame && { *last = frame; true });
+            }
+            () = frames.closed() => {
+                if shared.hub.leave(&key) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The frames of one page, for one who looks.
+pub(crate) async fn stream(
+    State(shared): State<Arc<Shared>>,
+    Extension(viewer): Extension<Viewer>,
+    request: Request,
+) -> Response {
+    let uri = request.uri();
+    let fields = Fields::parse(uri.query().unwrap_or_default().as_bytes());
+    let page = uri.path().strip_prefix("/live/").unwrap_or_default();
+    let Some(view) = View::parse(page, &fields) else {
+        return refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.");
+    };
+    let Some(frames) = shared.hub.look(&shared, (viewer.base.clone(), view)) else {
+        let why = "Too many pages are looked at: load this one again to see the next moment.";
+        return refusal(&viewer, StatusCode::SERVICE_UNAVAILABLE, why);
+    };
+    Sse::new(events(frames, viewer)).into_response()
+}
+
+fn events(
+    frames: watch::Receiver<Frame>,
+    viewer: Viewer,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    let end = Instant::now() + LASTS;
+    stream::unfold((frames, viewer), move |(mut frames, viewer)| async move {
+        let shown = async {
+            loop {
+                frames.changed().await.ok()?;
+                let event = event(&frames.borrow_and_update(), &viewer);
+                if event.is_some() {
+                    return event;
+                }
+            }
+        };
+        let event = select! {
+            event = shown => event?,
+            () = sleep_until(end) => return None,
+        };
+        Some((Ok(event), (frames, viewer)))
+    })
+}
+
+/// One line of JSON: in an event's data, an end of a line would mean something.
+fn event(frame: &Frame, viewer: &Viewer) -> Option<Event> {
+    let (name, text) = match frame {
+        Frame::Nothing => return None,
+        Frame::Shown(fragment) => ("fragment", fragment.of(viewer)),
+        Frame::Away(why) => ("away", why.as_str()),
+    };
+    let data = serde_json::to_string(text).unwrap_or_default();
+    Some(Event::default().event(name).data(data))
+}

@@ -1,0 +1,172 @@
+//! Logging in with the token of the console, and logging out.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use http::StatusCode;
+use http::header::SET_COOKIE;
+use http::request::Parts;
+use maud::{Markup, html};
+
+use crate::Shared;
+use crate::fields::Fields;
+use crate::gate::is_of_this_site;
+use crate::layout::{answer, page, refusal};
+use crate::session::{FORMS, LOGIN, is_secret, random, set_cookie};
+use crate::viewer::Viewer;
+
+/// The longest name, in characters.
+const NAME: usize = 100;
+
+/// What the forms here are for.
+const STRANGER: &str = "";
+
+/// The page with the form.
+pub(crate) async fn ask(
+    State(shared): State<Arc<Shared>>,
+    Extension(mut viewer): Extension<Viewer>,
+    parts: Parts,
+) -> Response {
+    if shared.token.is_none() {
+        return Redirect::to(&viewer.href("/")).into_response();
+    }
+    let cookie = seed(&parts, &mut viewer);
+    let form = form(&shared, &viewer, None);
+    with_cookies(answer(StatusCode::OK, form), cookie)
+}
+
+fn form(shared: &Shared, viewer: &Viewer, wrong: Option<&str>) -> Markup {
+    let content = html! {
+        @if let Some(wrong) = wrong { p.notice.bad role="alert" { (wrong) } }
+        form method="post" action=(viewer.href("/login")) {
+            (shared.hidden(viewer, STRANGER))
+            p { label {
+                "Your name, for the log of actions "
+                input name="name" required maxlength=(NAME) autocomplete="username";
+            } }
+            p { label {
+                "The token of this console "
+                input name="token" type="password" required autocomplete="current-password";
+            } }
+            p { button { "Log in" } }
+        }
+    };
+    page(viewer, None, "Log in", "", &content)
+}
+
+/// Takes the name and the token.
+pub(crate) async fn begin(
+    State(shared): State<Arc<Shared>>,
+    Extension(viewer): Extension<Viewer>,
+    parts: Parts,
+    body: Bytes,
+) -> Response {
+    let fields = Fields::parse(&body);
+    if let Some(refused) = shared.refused(&parts, &viewer, STRANGER, &fields) {
+        return refused;
+    }
+    let Some(token) = &shared.token else {
+        return Redirect::to(&viewer.href("/")).into_response();
+    };
+    let name = fields.get("name").trim();
+    let is_name = (1..=NAME).contains(&name.chars().count());
+    if !is_secret(fields.get("token"), token) {
+        tracing::warn!(target: "rowlock::console", name, "a login with a wrong token was refused");
+        let form = form(&shared, &viewer, Some("This is not the token."));
+        return answer(StatusCode::FORBIDDEN, form);
+    }
+    if !is_name {
+        let form = form(
+            &shared,
+            &viewer,
+            Some("Give your name, in 100 characters at most."),
+        );
+        return answer(StatusCode::UNPROCESSABLE_ENTITY, form);
+    }
+    tracing::info!(target: "rowlock::console", who = name, "logged in");
+    shared.logins.end(&viewer.session);
+    let session = shared.logins.begin(name.to_owned());
+    let cookie = set_cookie(&parts, &viewer.base, LOGIN, &session);
+    let to = Redirect::to(&viewer.href("/")).into_response();
+    with_cookies(to, Some(cookie))
+}
+
+/// The page with the button.
+pub(crate) async fn ask_to_end(
+    State(shared): State<Arc<Shared>>,
+    Extension(mut viewer): Extension<Viewer>,
+    parts: Parts,
+) -> Response {
+    let cookie = seed(&parts, &mut viewer);
+    let content = html! {
+        form method="post" action=(viewer.href("/logout")) {
+            (shared.hidden(&viewer, STRANGER))
+            p { button { "Log out" } }
+        }
+    };
+    let page = page(&viewer, None, "Log out", "", &content);
+    with_cookies(answer(StatusCode::OK, page), cookie)
+}
+
+pub(crate) async fn end(
+    State(shared): State<Arc<Shared>>,
+    Extension(viewer): Extension<Viewer>,
+    parts: Parts,
+    body: Bytes,
+) -> Response {
+    let fields = Fields::parse(&body);
+    if let Some(refused) = shared.refused(&parts, &viewer, STRANGER, &fields) {
+        return refused;
+    }
+    shared.logins.end(&viewer.session);
+    let cookie = set_cookie(&parts, &viewer.base, LOGIN, "");
+    let to = Redirect::to(&viewer.href("/")).into_response();
+    with_cookies(to, Some(cookie))
+}
+
+/// The viewer of a page with a form has a cookie for its token. Returns the header that sets a new one.
+pub(crate) fn seed(parts: &Parts, viewer: &mut Viewer) -> Option<String> {
+    if !viewer.seed.is_empty() {
+        return None;
+    }
+    viewer.seed = random();
+    Some(set_cookie(parts, &viewer.base, FORMS, &viewer.seed))
+}
+
+pub(crate) fn with_cookies(mut response: Response, cookie: Option<String>) -> Response {
+    if let Some(cookie) = cookie.and_then(|cookie| cookie.try_into().ok()) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+    response
+}
+
+impl Shared {
+    /// The token of a form.
+    pub(crate) fn hidden(&self, viewer: &Viewer, who: &str) -> Markup {
+        let token = self.seal.token(&viewer.seed, &viewer.session, who);
+        html! { input type="hidden" name="form" value=(token); }
+    }
+
+    /// The refusal of a form that does not come from this console, or not from this person.
+    pub(crate) fn refused(
+        &self,
+        parts: &Parts,
+        viewer: &Viewer,
+        who: &str,
+        fields: &Fields,
+    ) -> Option<Response> {
+        let token = fields.get("form");
+        let is_token = self
+            .seal
+            .is_token(token, &viewer.seed, &viewer.session, who);
+        if is_of_this_site(parts) && is_token {
+            return None;
+        }
+        let why = "This form does not come from this console, or it is too old. Open its page again. Nothing was \
+                   done.";
+        Some(refusal(viewer, StatusCode::FORBIDDEN, why))
+    }
+}

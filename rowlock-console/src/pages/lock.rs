@@ -1,0 +1,135 @@
+//! One name: its holders, its queue, its last runs.
+
+use maud::{Markup, html};
+use rowlock::{Error, Kind, LockInfo, Mode, Name, NameFilter, NameInfo, RunInfo, WaiterInfo};
+
+use super::chart::{chart, runs};
+use super::columns;
+use super::locks::{held_for, kind, left};
+use crate::Shared;
+use crate::content::{Content, Links};
+use crate::text::{count, span, text, time};
+
+/// The most waiters and holders that the page shows.
+const SHOWN: usize = 200;
+
+#[derive(Debug)]
+pub(crate) struct Lock {
+    name: Name,
+    info: Option<NameInfo>,
+    holders: Vec<LockInfo>,
+    queue: Vec<WaiterInfo>,
+    runs: Vec<RunInfo>,
+}
+
+/// The row of a name. (It is the first one of those that begin with it.)
+pub(crate) async fn info_of(shared: &Shared, name: &Name) -> Result<Option<NameInfo>, Error> {
+    let filter = NameFilter::new().prefix(name.as_str()).limit(1);
+    let page = shared.rowlock.admin().names(&filter).await?;
+    let first = page.items.into_iter().next();
+    Ok(first.filter(|info| info.name == *name))
+}
+
+pub(crate) async fn read(shared: &Shared, name: &Name) -> Result<Lock, Error> {
+    let admin = shared.rowlock.admin();
+    Ok(Lock {
+        name: name.clone(),
+        info: info_of(shared, name).await?,
+        holders: admin.holders(name.as_str()).await?,
+        queue: admin.queue(name.as_str(), 0).await?,
+        runs: admin.runs_of(name.as_str()).await?,
+    })
+}
+
+impl Content for Lock {
+    fn html(&self, links: Links<'_>) -> Markup {
+        let name = [("name", self.name.as_str())];
+        let is_used = !self.holders.is_empty() || !self.queue.is_empty();
+        html! {
+            h2 { (text(self.name.as_str())) }
+            @match &self.info {
+                Some(info) => {
+                    p {
+                        "A " (kind(info.kind)) ". Its last fence is " (info.fence) ". "
+                        (taken(info.kind, &self.holders))
+                    }
+                    p.actions {
+                        @if is_used { (links.act("free", &name, "Free it")) }
+                        @if matches!(info.kind, Kind::Semaphore { .. }) {
+                            (links.act("capacity", &name, "Change its capacity"))
+                        }
+                        @if !is_used { (links.act("forget", &name, "Forget it")) }
+                    }
+                }
+                None => { p { "The database has no row of this name: it was not used for ten days, or never." } }
+            }
+            h3 { "Holders" }
+            @if self.holders.is_empty() { p { "Nobody holds it." } } @else { (holders(&self.holders)) }
+            h3 { "Queue" }
+            @if self.queue.is_empty() { p { "Nobody waits for it." } } @else { (queue(&self.queue)) }
+            h3 { "Last runs" }
+            @if self.runs.is_empty() {
+                p { "No run of work under this name was recorded." }
+            } @else {
+                (chart(&self.runs))
+                (runs(&self.runs))
+            }
+        }
+    }
+}
+
+/// How much of a semaphore is taken.
+fn taken(kind: Kind, holders: &[LockInfo]) -> String {
+    let Kind::Semaphore { capacity, .. } = kind else {
+        return String::new();
+    };
+    let weight = |held: &LockInfo| match held.mode {
+        Mode::Permit { weight, .. } => u64::from(weight),
+        _ => 1,
+    };
+    let sum: u64 = holders.iter().map(weight).sum();
+    format!("{sum} of {capacity} permits are taken.")
+}
+
+fn holders(holders: &[LockInfo]) -> Markup {
+    html! {
+        table {
+            (columns(&["Holder", "Held as", "Fence", "Since", "Expires in"]))
+            tbody {
+                @for held in holders.iter().take(SHOWN) {
+                    tr data-key=(held.grant_id) {
+                        td data-label="Holder" { (text(&held.holder)) }
+                        td data-label="Held as" { (held.mode) }
+                        td data-label="Fence" { (held.fence) }
+                        td data-label="Since" { (time(held.acquired_at)) ", for " (span(held_for(held))) }
+                        td data-label="Expires in" { (left(held)) }
+                    }
+                }
+            }
+        }
+        @if holders.len() > SHOWN { p { "And " (holders.len() - SHOWN) " more." } }
+    }
+}
+
+fn queue(queue: &[WaiterInfo]) -> Markup {
+    html! {
+        table {
+            (columns(&["Place", "Waiter", "Since", "Waits for"]))
+            tbody {
+                @for (place, waiter) in queue.iter().take(SHOWN).enumerate() {
+                    tr data-key=(waiter.position) {
+                        td data-label="Place" { (place + 1) }
+                        td data-label="Waiter" { (text(&waiter.holder)) }
+                        td data-label="Since" { (time(waiter.joined_at)) }
+                        td data-label="Waits for" { (span(waiter.waited)) }
+                    }
+                }
+            }
+        }
+        @if queue.len() > SHOWN {
+            @let rest = queue.len() - SHOWN;
+            // A list of waiters has 1,000 at most.
+            p { "And " (count(rest as u64, "other", "others")) @if queue.len() >= 1_000 { ", or more" } "." }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The pages: each file reads one kind of page from the database, and shows it.
+
+pub(crate) mod chart;
+pub(crate) mod jobs;
+pub(crate) mod lock;
+pub(crate) mod locks;
+pub(crate) mod overview;
+pub(crate) mod record;
+pub(crate) mod records;
+pub(crate) mod sessions;
+
+use maud::{Markup, html};
+
+/// The entries of one page of a list.
+pub(crate) const PAGE: u32 = 50;
+
+/// The words for a page of a list by key, and the link to the next one.
+pub(crate) fn more(next: Option<&str>, order: &str) -> Markup {
+    html! {
+        p.hint {
+            "Pages are by " (order) ": an entry that comes or goes moves no other one to another page. "
+            @match next {
+                Some(next) => { a href=(next) rel="next" { "Next page" } }
+                None => "This is the last page.",
+            }
+        }
+    }
+}
+
+/// The head of a table.
+pub(crate) fn columns(names: &[&str]) -> Markup {
+    html! { thead { tr { @for name in names { th scope="col" { (name) } } } } }
+}
+
+/// The field of a filter for the begin of names.
+pub(crate) fn prefix(value: &str) -> Markup {
+    html! {
+        label {
+            "Names that begin with "
+            input name="prefix" value=(value) maxlength="255" autocomplete="off";
+        }
+    }
+}
+
+/// An option of a filter.
+pub(crate) fn choice(value: &str, chosen: &str, label: &str) -> Markup {
+    html! { option value=(value) selected[value == chosen] { (label) } }
+}

@@ -1,0 +1,211 @@
+//! Pages that change: what they show, what they cost, and that they outlive the database.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use reqwest::Method;
+use rowlock::{Engine, Rowlock};
+use rowlock_test::{
+    Db, Killable, Proxy, eventually, on_every_engine, patience, through_proxy, waiters,
+};
+
+use crate::browser::Browser;
+use crate::server::{Server, of_ann, over_a_socket};
+
+const LONG: Duration = Duration::from_mins(10);
+
+/// Who looks at a page, until this is dropped.
+struct Eye {
+    bytes: BoxStream<'static, reqwest::Result<axum::body::Bytes>>,
+    buffer: String,
+}
+
+/// An event of the stream: its name, and the text in it.
+type Seen = (String, String);
+
+impl Eye {
+    async fn at(address: SocketAddr, page: &str) -> Self {
+        let browser = Browser::at(address);
+        let response = browser
+            .request(Method::GET, &format!("/live{page}"))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.status().as_u16(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            bytes: response.bytes_stream().boxed(),
+            buffer: String::new(),
+        }
+    }
+
+    async fn next(&mut self) -> Seen {
+        loop {
+            if let Some((event, rest)) = self.buffer.split_once("\n\n") {
+                let line = |name: &str| {
+                    event
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name))
+                        .unwrap()
+                        .trim()
+                        .to_owned()
+                };
+                let seen = (
+                    line("event:"),
+                    serde_json::from_str(&line("data:")).unwrap(),
+                );
+                self.buffer = rest.into();
+                return seen;
+            }
+            let chunk = tokio::time::timeout(patience(), self.bytes.next())
+                .await
+                .expect("an event comes");
+            self.buffer.push_str(
+                std::str::from_utf8(&chunk.expect("the stream goes on").unwrap()).unwrap(),
+            );
+        }
+    }
+
+    async fn until(&mut self, what: impl Fn(&Seen) -> bool) -> Seen {
+        loop {
+            let seen = self.next().await;
+            if what(&seen) {
+                return seen;
+            }
+        }
+    }
+
+    /// The requests that the console sends to the database during five frames.
+    async fn five_frames(&mut self, proxy: &Proxy) -> u32 {
+        self.next().await;
+        let before = proxy.requests();
+        for _ in 0..5 {
+            self.next().await;
+        }
+        proxy.requests() - before
+    }
+}
+
+async fn through(db: &Db) -> (Proxy, Rowlock, Server) {
+    let (proxy, url) = through_proxy(db).await;
+    let rowlock = Rowlock::builder()
+        .clean_every(None)
+        .connect(&url)
+        .await
+        .unwrap();
+    let server = Server::of(of_ann(&rowlock).router()).await;
+    (proxy, rowlock, server)
+}
+
+on_every_engine! {
+    async fn a_queue_moves_while_one_looks(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let server = Server::of(of_ann(&rowlock).router()).await;
+        let held = rowlock.lock("a").ttl(LONG).acquire().await.unwrap();
+        let mut eye = Eye::at(server.address, "/lock?name=a").await;
+        eye.until(|(event, html)| event == "fragment" && html.contains("Nobody waits for it")).await;
+        let other = db.rowlock().await;
+        let waiting = tokio::spawn({
+            let lock = other.lock("a").ttl(LONG);
+            async move { lock.acquire().await }
+        });
+        eventually("it waits", async || waiters(&rowlock, "a").await.len() == 1).await;
+        eye.until(|(_, html)| html.contains("data-label=\"Waits for\"")).await;
+        held.release().await.unwrap();
+        let next = waiting.await.unwrap().unwrap();
+        let fence = next.fence().to_string();
+        eye.until(|(_, html)| html.contains(&fence) && html.contains("Nobody waits for it")).await;
+    }
+}
+
+over_a_socket! {
+    async fn two_who_look_cost_as_much_as_one() {
+        let db = Db::new(Engine::Postgres).await;
+        let (proxy, rowlock, server) = through(&db).await;
+        // Its page changes every second.
+        let _held = db.rowlock().await.lock("a").ttl(LONG).acquire().await.unwrap();
+        let mut first = Eye::at(server.address, "/locks").await;
+        let one = first.five_frames(&proxy).await;
+        let mut others = Vec::new();
+        for _ in 0..9 {
+            let mut other = Eye::at(server.address, "/locks").await;
+            other.next().await;
+            others.push(other);
+        }
+        // (The ten read from a buffer: their number changes nothing.)
+        let ten = first.five_frames(&proxy).await;
+        assert!(one >= 5 && ten <= one + 1, "{one} requests for one, {ten} for ten");
+        // Another page is another one.
+        let mut jobs = Eye::at(server.address, "/overview").await;
+        jobs.next().await;
+        let both = first.five_frames(&proxy).await;
+        assert!(both > ten, "{both} requests for two pages, {ten} for one");
+        drop((others, jobs, rowlock));
+    }
+
+    async fn nobody_who_looks_costs_nothing() {
+        let db = Db::new(Engine::Postgres).await;
+        let (proxy, _rowlock, server) = through(&db).await;
+        let held = db.rowlock().await.lock("a").ttl(LONG).acquire().await.unwrap();
+        let mut eye = Eye::at(server.address, "/locks").await;
+        eye.next().await;
+        drop(eye);
+        // Another console, with viewers, tells the time.
+        let other = db.rowlock().await;
+        let clock = Server::of(of_ann(&other).router()).await;
+        let mut clock = Eye::at(clock.address, "/locks").await;
+        // (The last read may be on its way.)
+        clock.five_frames(&proxy).await;
+        assert_eq!(clock.five_frames(&proxy).await, 0);
+        // And it begins again.
+        let mut eye = Eye::at(server.address, "/locks").await;
+        assert!(eye.five_frames(&proxy).await >= 5);
+        held.release().await.unwrap();
+    }
+
+    async fn a_page_outlives_a_restart_of_the_database() {
+        let killable = Killable::new(Engine::Postgres);
+        let url = killable.start();
+        let db = Db::on(Engine::Postgres, &url).await;
+        let rowlock = Rowlock::builder()
+            .operation_timeout(Duration::from_secs(1))
+            .connect(&db.url)
+            .await
+            .unwrap();
+        let server = Server::of(of_ann(&rowlock).router()).await;
+        let mut eye = Eye::at(server.address, "/sessions").await;
+        eye.until(|(event, _)| event == "fragment").await;
+        killable.kill();
+        let (_, why) = eye.until(|(event, _)| event == "away").await;
+        assert!(why.starts_with("The database was not read: ") && why.contains("tries again"), "{why}");
+        // Who comes meanwhile is told, too.
+        let mut late = Eye::at(server.address, "/sessions").await;
+        late.until(|(event, _)| event == "away").await;
+        server.browser().get("/sessions").await.says(503, "The database was not read");
+        killable.start();
+        eye.until(|(event, _)| event == "fragment").await;
+        late.until(|(event, _)| event == "fragment").await;
+        server.browser().open("/sessions").await;
+    }
+
+    async fn there_is_a_bound_on_the_pages_that_are_read_at_a_time() {
+        let db = Db::new(Engine::Sqlite).await;
+        let rowlock = db.rowlock().await;
+        let server = Server::of(of_ann(&rowlock).router()).await;
+        let mut eyes = Vec::new();
+        for number in 0..64 {
+            eyes.push(Eye::at(server.address, &format!("/lock?name={number}")).await);
+        }
+        let mut browser = server.browser();
+        browser.get("/live/lock?name=64").await.says(503, "Too many pages");
+        // One of them may have many who look.
+        eyes.push(Eye::at(server.address, "/lock?name=1").await);
+        eyes.clear();
+        eventually("there is room again", async || {
+            let request = browser.request(Method::GET, "/live/lock?name=64");
+            request.send().await.unwrap().status().as_u16() == 200
+        }).await;
+    }
+}
