@@ -284,11 +284,11 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "actix")]
 #[cfg(all(doctest, feature = "metrics"))]
 #[doc = include_str!("../../docs/METRICS.md")]
 mod metrics_page {}
 
+#[cfg(feature = "actix")]
 pub mod actix;
 mod attempt;
 mod body;

@@ -13,7 +13,9 @@
 )]
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(feature = "metrics")]
+use std::time::Instant;
 
 #[cfg(feature = "metrics")]
 use metrics::Unit::{Count, Seconds};
@@ -99,6 +101,7 @@ fn label(name: &Name) -> String {
 /// One term of a candidate of this process.
 #[derive(Debug)]
 pub(crate) struct TermMeter {
+    #[cfg(feature = "metrics")]
     began: Instant,
     has_ended: AtomicBool,
 }
@@ -108,6 +111,7 @@ impl TermMeter {
         #[cfg(feature = "metrics")]
         leading(name).increment(1);
         Self {
+            #[cfg(feature = "metrics")]
             began: Instant::now(),
             has_ended: AtomicBool::new(false),
         }
@@ -115,11 +119,9 @@ impl TermMeter {
 
     /// The term has ended. `None`: it was resigned. Another end counts nothing.
     pub(crate) fn end(&self, name: &Name, loss: Option<Loss>) {
-        if self.has_ended.swap(true, Ordering::AcqRel) {
-            return;
-        }
+        let is_first = !self.has_ended.swap(true, Ordering::AcqRel);
         #[cfg(feature = "metrics")]
-        {
+        if is_first {
             leading(name).decrement(1);
             let end = if loss.is_some() { "lost" } else { "resigned" };
             histogram!("rowlock_term_seconds", "name" => label(name), "end" => end)
