@@ -79,7 +79,8 @@ use rowlock::Rowlock;
 use access::Policy;
 use live::Hub;
 use pages::jobs::LastRuns;
-use session::{Logins, Seal};
+use pages::sessions::Longest;
+use session::{Logins, Seal, Secret};
 
 /// A console with its settings.
 #[derive(Debug)]
@@ -92,12 +93,13 @@ pub(crate) struct Shared {
     rowlock: Rowlock,
     policy: Policy,
     hosts: HashSet<String>,
-    token: Option<String>,
+    token: Option<Secret>,
     shows_outcomes: bool,
     logins: Logins,
     seal: Seal,
     hub: Hub,
     last_runs: LastRuns,
+    longest: Longest,
 }
 
 /// A console with the default settings, for an axum server of your own: see [`Console::new`].
@@ -127,6 +129,7 @@ impl Console {
             seal: Seal::new(),
             hub: Hub::default(),
             last_runs: LastRuns::default(),
+            longest: Longest::default(),
         })
     }
 
@@ -142,7 +145,7 @@ impl Console {
     ///
     /// Nothing limits how often a stranger may guess, so the secret must be long and random: 20 characters at least.
     pub fn token(mut self, secret: impl Into<String>) -> Self {
-        self.0.token = Some(secret.into());
+        self.0.token = Some(Secret::new(secret.into()));
         self
     }
 

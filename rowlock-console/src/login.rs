@@ -15,7 +15,7 @@ use crate::Shared;
 use crate::fields::Fields;
 use crate::gate::is_of_this_site;
 use crate::layout::{answer, page, refusal};
-use crate::session::{FORMS, LOGIN, is_secret, random, set_cookie};
+use crate::session::{FORMS, LOGIN, random, set_cookie};
 use crate::viewer::Viewer;
 
 /// The longest name, in characters.
@@ -73,7 +73,7 @@ pub(crate) async fn begin(
     };
     let name = fields.get("name").trim();
     let is_name = (1..=NAME).contains(&name.chars().count());
-    if !is_secret(fields.get("token"), token) {
+    if !token.is(fields.get("token")) {
         tracing::warn!(target: "rowlock::console", name, "a login with a wrong token was refused");
         let form = form(&shared, &viewer, Some("This is not the token."));
         return answer(StatusCode::FORBIDDEN, form);

@@ -4,6 +4,7 @@
 //! (HMAC) over the seed, the session and the person, so that a form works for nobody else.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,13 +69,33 @@ impl Logins {
     }
 }
 
+/// A text that stands in no log.
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn new(secret: String) -> Self {
+        Self(secret)
+    }
+
+    /// Compares in a time that tells neither the length of the secret nor where it differs.
+    pub(crate) fn is(&self, given: &str) -> bool {
+        digest(given).ct_eq(&digest(&self.0)).into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// The key of form tokens, which this process has made.
 #[derive(Debug)]
-pub(crate) struct Seal(String);
+pub(crate) struct Seal(Secret);
 
 impl Seal {
     pub(crate) fn new() -> Self {
-        Self(random())
+        Self(Secret(random()))
     }
 
     /// The token of the forms of one person in one session.
@@ -90,7 +111,7 @@ impl Seal {
     }
 
     fn code(&self, seed: &str, session: &str, who: &str) -> [u8; 32] {
-        let mut code = Hmac::<Sha256>::new_from_slice(self.0.as_bytes())
+        let mut code = Hmac::<Sha256>::new_from_slice(self.0.0.as_bytes())
             .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
         for part in [seed, session, who] {
             // The length, so that no two lists of parts are one text.
@@ -99,11 +120,6 @@ impl Seal {
         }
         code.finalize().into_bytes().into()
     }
-}
-
-/// Compares a secret with what was given, in a time that tells neither its length nor where they differ.
-pub(crate) fn is_secret(given: &str, secret: &str) -> bool {
-    digest(given).ct_eq(&digest(secret)).into()
 }
 
 /// The first cookie of this name. (Two come from a page of another port or path. Its value has no meaning here.)
@@ -157,6 +173,14 @@ mod tests {
         assert!(!seal.is_token("", "seed", "session", "ann"));
         let of_nobody = seal.token("", "", "");
         assert!(!seal.is_token(&of_nobody, "", "", ""));
+    }
+
+    #[test]
+    fn a_secret_is_compared_and_not_shown() {
+        let secret = Secret::new("s3cret".into());
+        assert!(secret.is("s3cret"));
+        assert!(!secret.is("") && !secret.is("s3cre") && !secret.is("s3cret "));
+        assert!(!format!("{:?}", Seal(secret)).contains("s3cret"));
     }
 
     #[test]

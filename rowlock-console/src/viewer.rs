@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::session::{FORMS, LOGIN, cookie};
 
 /// Who has sent a request, and where the console is.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Viewer {
     /// The path of the console: empty, or a path without a slash at its end.
     pub(crate) base: String,

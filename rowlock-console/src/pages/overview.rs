@@ -10,7 +10,6 @@ use rowlock::{
 
 use super::jobs::is_overdue;
 use super::records::state;
-use super::sessions::expires_soon;
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::text::{bytes, count, span, text, time};
@@ -68,7 +67,8 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         jobs: jobs.len(),
         sessions: sessions.len(),
     };
-    sessions.retain(expires_soon);
+    let late = shared.longest.late(&sessions);
+    sessions.retain(|session| late.contains(&session.id));
     Ok(Overview {
         quarantine,
         orphaned,

@@ -1,9 +1,12 @@
 //! Sessions of clients.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use maud::{Markup, html};
 use rowlock::{Error, SessionInfo};
+use uuid::Uuid;
 
 use super::columns;
 use crate::Shared;
@@ -13,50 +16,100 @@ use crate::text::{count, span, text, time};
 /// The most sessions that the page shows.
 const SHOWN: usize = 500;
 
-/// A session with less than this left was not renewed in time. (A client renews its session after a third of its TTL,
-/// which is 30 s unless it was set.)
-const SOON: Duration = Duration::from_secs(5);
-
 #[derive(Debug)]
-pub(crate) struct Sessions(Vec<SessionInfo>);
-
-pub(crate) async fn read(shared: &Shared) -> Result<Sessions, Error> {
-    Ok(Sessions(shared.rowlock.admin().sessions().await?))
+pub(crate) struct Sessions {
+    all: Vec<SessionInfo>,
+    late: HashSet<Uuid>,
 }
 
-/// Whether a session expires soon, unless it is renewed after all.
-pub(crate) fn expires_soon(session: &SessionInfo) -> bool {
-    session.remaining < SOON
+pub(crate) async fn read(shared: &Shared) -> Result<Sessions, Error> {
+    let all = shared.rowlock.admin().sessions().await?;
+    let late = shared.longest.late(&all);
+    Ok(Sessions { all, late })
+}
+
+/// The longest time that each session had left, as far as the console has seen. A client renews its session after a
+/// third of its TTL, so that a session with less than half of that left was not renewed in time.
+#[derive(Debug, Default)]
+pub(crate) struct Longest(Mutex<HashMap<Uuid, Duration>>);
+
+impl Longest {
+    /// The sessions that were not renewed in time.
+    pub(crate) fn late(&self, sessions: &[SessionInfo]) -> HashSet<Uuid> {
+        let left = sessions
+            .iter()
+            .map(|session| (session.id, session.remaining));
+        self.late_of(&left.collect())
+    }
+
+    fn late_of(&self, left: &HashMap<Uuid, Duration>) -> HashSet<Uuid> {
+        let mut longest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        longest.retain(|id, _| left.contains_key(id));
+        let mut late = HashSet::new();
+        for (id, left) in left {
+            let most = longest.entry(*id).or_default();
+            *most = (*most).max(*left);
+            if *left < *most / 2 {
+                late.insert(*id);
+            }
+        }
+        late
+    }
 }
 
 impl Content for Sessions {
     fn html(&self, links: Links<'_>) -> Markup {
         html! {
-            p { (count(self.0.len() as u64, "live session", "live sessions")) ", the oldest first." }
-            @if !self.0.is_empty() {
+            p { (count(self.all.len() as u64, "live session", "live sessions")) ", the oldest first." }
+            @if !self.all.is_empty() {
                 table {
                     (columns(&["Client", "Session", "Opened", "Expires in", "Locks", "Action"]))
-                    tbody { @for session in self.0.iter().take(SHOWN) { (row(session, links)) } }
+                    tbody { @for session in self.all.iter().take(SHOWN) { (self.row(session, links)) } }
                 }
             }
-            @if self.0.len() > SHOWN { p { "And " (self.0.len() - SHOWN) " more." } }
+            @if self.all.len() > SHOWN { p { "And " (self.all.len() - SHOWN) " more." } }
         }
     }
 }
 
-fn row(session: &SessionInfo, links: Links<'_>) -> Markup {
-    let id = session.id.to_string();
-    html! {
-        tr data-key=(id) {
-            td data-label="Client" { (text(&session.holder)) }
-            td data-label="Session" { code { (id) } }
-            td data-label="Opened" { (time(session.opened_at)) }
-            td data-label="Expires in" {
-                @let left = span(session.remaining);
-                @if expires_soon(session) { strong.bad { (left) } } @else { (left) }
+impl Sessions {
+    fn row(&self, session: &SessionInfo, links: Links<'_>) -> Markup {
+        let id = session.id.to_string();
+        html! {
+            tr data-key=(id) {
+                td data-label="Client" { (text(&session.holder)) }
+                td data-label="Session" { code { (id) } }
+                td data-label="Opened" { (time(session.opened_at)) }
+                td data-label="Expires in" {
+                    @let left = span(session.remaining);
+                    @if self.late.contains(&session.id) { strong.bad { (left) } } @else { (left) }
+                }
+                td data-label="Locks" { (session.locks) }
+                td data-label="Action" { (links.act("end-session", &[("id", &id)], "End it")) }
             }
-            td data-label="Locks" { (session.locks) }
-            td data-label="Action" { (links.act("end-session", &[("id", &id)], "End it")) }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_late_when_half_of_its_time_is_gone() {
+        let longest = Longest::default();
+        let (quick, slow) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let seconds = |quick_left, slow_left| {
+            let left = [(quick, quick_left), (slow, slow_left)];
+            left.map(|(id, left)| (id, Duration::from_secs(left)))
+                .into()
+        };
+        assert_eq!(longest.late_of(&seconds(3, 30)), HashSet::new());
+        assert_eq!(longest.late_of(&seconds(2, 15)), HashSet::new());
+        assert_eq!(longest.late_of(&seconds(3, 14)), [slow].into());
+        assert_eq!(longest.late_of(&seconds(1, 30)), [quick].into());
+        // One that has ended is forgotten.
+        assert_eq!(longest.late_of(&HashMap::new()), HashSet::new());
+        assert_eq!(longest.late_of(&seconds(1, 14)), HashSet::new());
     }
 }

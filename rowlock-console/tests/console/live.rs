@@ -145,6 +145,35 @@ over_a_socket! {
         drop((others, jobs, rowlock));
     }
 
+    /// The statements of docs/CONSOLE.md. (Each has a connection of its own, so that it is some requests.)
+    async fn a_page_costs_what_the_documents_say() {
+        let db = Db::new(Engine::Postgres).await;
+        let (proxy, _rowlock, server) = through(&db).await;
+        // All pages change every second.
+        let client = db.rowlock().await;
+        let held = client.lock("a").in_session().acquire().await.unwrap();
+        held.begin_run().await.unwrap();
+        client.admin().quarantine(LONG).await.unwrap();
+        let mut one = 0;
+        for (page, statements) in [
+            ("/locks", 1),
+            ("/sessions", 1),
+            ("/jobs", 1),
+            ("/lock?name=a", 4),
+            ("/overview", 7),
+        ] {
+            let mut eye = Eye::at(server.address, page).await;
+            // The first frame reads the runs of the job, too.
+            eye.next().await;
+            let requests = eye.five_frames(&proxy).await;
+            if page == "/locks" {
+                one = requests;
+            }
+            let rounded = (requests + one / 2) / one;
+            assert_eq!(rounded, statements, "{page}: {requests}, {one} for one statement");
+        }
+    }
+
     async fn nobody_who_looks_costs_nothing() {
         let db = Db::new(Engine::Postgres).await;
         let (proxy, _rowlock, server) = through(&db).await;

@@ -157,10 +157,19 @@ over_a_socket! {
         let past = db.past();
         let late = format!("UPDATE rowlock_run SET began_at = {past} WHERE fence = {}", held.fence());
         db.execute(&late).await;
+        // A client that has stopped.
+        let builder = rowlock::Rowlock::builder().holder("stopped").session_ttl(LONG);
+        let stopped = builder.connect(&db.url).await.unwrap();
+        let _held = stopped.lock("ledger").in_session().acquire().await.unwrap();
+        let mut browser = server.browser();
+        let page = browser.open("/").await;
+        assert!(!page.html.contains("stopped"), "{}", page.html);
+        db.execute("UPDATE rowlock_session SET expires_at = expires_at - 400000000").await;
         rowlock.admin().quarantine(LONG).await.unwrap();
-        let page = server.browser().open("/").await;
+        let page = browser.open("/").await;
         let first = page.texts("section")[0].clone();
-        for words in ["in quarantine for another", "slow: overdue"] {
+        let stopped = "stopped: expires in 3m";
+        for words in ["in quarantine for another", "slow: overdue", stopped] {
             assert!(first.contains(words), "{words}: {first}");
         }
     }
