@@ -10,6 +10,7 @@ mod idempotency;
 mod ignored;
 mod jobs;
 mod operators;
+mod pause;
 mod printable;
 mod quarantine;
 mod quiet;

@@ -1,0 +1,57 @@
+//! `rowlock pause` and `rowlock resume`.
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::shell::{Shell, code, stderr, stdout, wait};
+
+#[test]
+fn a_paused_name_is_granted_to_nobody_and_says_why() {
+    let shell = Shell::new();
+    let holder = shell.start(&["a"], "echo up; sleep 60 & wait");
+    let why = ["--why", "the bank is down"];
+    let paused = shell.run(&[&["pause", "a"][..], &why].concat());
+    let said = stdout(&paused);
+    assert!(
+        code(&paused) == 0 && said.contains("until it is resumed (the bank is down)"),
+        "{said}"
+    );
+    assert!(said.contains("holds it, and keeps it"), "{said}");
+    assert_eq!(
+        code(&shell.run(&[&["pause", "never-used", "--for", "1h"][..], &why].concat())),
+        0
+    );
+    holder.signal(Signal::SIGTERM);
+    let _ = holder.end();
+    let refused = shell.run(&["run", "a", "--no-wait", "--", "true"]);
+    assert_eq!(code(&refused), 75);
+    assert!(
+        stderr(&refused).contains("paused by rowlock["),
+        "{}",
+        stderr(&refused)
+    );
+    let list = shell.json(&["ls", "--json"]);
+    assert_eq!(list[0]["pause"]["why"], "the bank is down");
+    assert!(
+        list[0]["pause"]["until"].is_null() && list[1]["pause"]["until"].is_string(),
+        "{list}"
+    );
+    let shown = stdout(&shell.run(&["show", "a", "--json"]));
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["pause"], list[0]["pause"]);
+    for command in [&["ls"][..], &["show", "a"]] {
+        let said = stdout(&shell.run(command));
+        assert!(said.contains("\"a\" is paused by"), "{said}");
+    }
+    let mut waiter = shell.command(&["run", "a", "--", "true"]).spawn().unwrap();
+    let waits = || shell.json(&["ls", "a", "--json"])[0]["waiters"][0].is_object();
+    wait("it waits", waits);
+    assert_eq!(code(&shell.run(&["resume", "a"])), 0);
+    assert!(waiter.wait().unwrap().success());
+    let again = shell.run(&["resume", "a"]);
+    assert_eq!(
+        (code(&again), stdout(&again).contains("is not paused")),
+        (1, true)
+    );
+    assert_eq!(code(&shell.run(&["pause", "a"])), 64, "it needs a reason");
+}
