@@ -19,8 +19,9 @@
 # ENGINE is postgres, mariadb or mysql; for the example `inbox`, rabbitmq; for the console, chromium (a WebDriver, whose
 # browser is DIR/browser); for the dashboard and the alerts, prometheus; or, for the benchmark `race`, redis, etcd or
 # zookeeper. A server listens on a free port of 127.0.0.1, and keeps that port when it is started again. DIR/pid and
-# DIR/url have its process id and its URL. When root calls this, the server runs as `nobody`. With ROWLOCK_DURABLE=1 every commit waits for the disk, as in production (Redis:
-# appendfsync always; without it, Redis writes nothing). The tests do not need that.
+# DIR/url have its process id and its URL. When root calls this, the server runs as `nobody`. With ROWLOCK_DURABLE=1
+# every commit waits for the disk, as in production (Redis: appendfsync always; without it, Redis writes nothing). The
+# tests do not need that.
 #
 # The script uses the servers that the machine has. It unpacks the others from the packages of the distribution
 # into ROWLOCK_SERVERS (default: ~/.cache/rowlock-servers), without root, and installs nothing. Debian has MySQL
@@ -652,5 +653,5 @@ case ${1:-} in
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,29p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,28p' "$here/servers.sh" >&2; exit 64 ;;
 esac
