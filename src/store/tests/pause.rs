@@ -142,8 +142,9 @@ pub(crate) async fn a_paused_name_is_listed_and_calls_a_lease_back<P: Place>(pla
     assert_eq!(awaited, [named("a"), named("c")]);
     client.resume("a").await;
     client.pause("c", Some(Duration::from_millis(1))).await;
-    while !paused(&mut client).await.is_empty() {}
-    assert_eq!(client.conn.queue_awaited(&all).await.unwrap(), []);
+    // (SQLite reports what is left of a pause a millisecond short: then it is still in force.)
+    while !client.conn.queue_awaited(&all).await.unwrap().is_empty() {}
+    assert!(paused(&mut client).await.is_empty());
     assert!(matches!(
         client.take("c").await,
         TakeOutcome::Granted { .. }
