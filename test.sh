@@ -6,7 +6,7 @@
 #   ./test.sh --quick             for between two edits, on SQLite and one PostgreSQL, in at most two minutes when everything is
 #                                 built: tidy, the unit tests, all contract tests on SQLite, those of exclusion, fence, pin, queue, records
 #                                 and sessions on PostgreSQL, the judges of histories, and the HTTP scenarios. It leaves out MySQL and
-#                                 MariaDB, clusters, faults, the command, the examples and the documentation.
+#                                 MariaDB, clusters, faults, the command, the console, the examples and the documentation.
 #   ./test.sh --test contract     other arguments go to `cargo test`
 #
 # It starts private, throw-away servers (PostgreSQL, MariaDB, MySQL) on free ports of 127.0.0.1, and stops

@@ -74,7 +74,8 @@ pub(crate) async fn begin(
     let name = fields.get("name").trim();
     let is_name = (1..=NAME).contains(&name.chars().count());
     if !token.is(fields.get("token")) {
-        tracing::warn!(target: "rowlock::console", name, "a login with a wrong token was refused");
+        // (Without the name: it may be the token, in the wrong field.)
+        tracing::warn!(target: "rowlock::console", "a login with a wrong token was refused");
         let form = form(&shared, &viewer, Some("This is not the token."));
         return answer(StatusCode::FORBIDDEN, form);
     }

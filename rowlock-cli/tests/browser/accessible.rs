@@ -33,7 +33,7 @@ async fn serious(window: &Window, axe: &str) -> Vec<Value> {
         .execute_async(CHECK, Vec::new())
         .await
         .unwrap();
-    let mut found: Vec<Value> = found.convert().unwrap();
+    let mut found: Vec<Value> = serde_json::from_value(found).unwrap();
     found.retain(|one| matches!(one[0].as_str(), Some("serious" | "critical") | None));
     found
 }
@@ -51,7 +51,7 @@ async fn every_page_is_accessible_in_light_and_dark_and_on_a_phone() {
     let shop = fill(&place).await;
     let (_console, address) = place.console("127.0.0.1:0");
     let window = Window::at(&address).await;
-    window.driver.set_script_timeout(patience()).await.unwrap();
+    window.scripts_may_take(patience()).await;
     // The record order-17 of shop.
     let order = "scope=73686f70&key=6f726465722d3137";
     let pages = [

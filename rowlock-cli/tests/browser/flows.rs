@@ -1,13 +1,15 @@
 //! What a person does.
 
 use std::future::{Ready, ready};
+use std::sync::Arc;
 use std::time::Duration;
 
+use fantoccini::Locator;
+use fantoccini::key::Key;
 use nix::sys::signal::Signal;
 use rowlock::{Begun, Fingerprint, Outcome, Scope, StepFailed};
 use rowlock_test::eventually;
 use serde_json::json;
-use thirtyfour::prelude::*;
 
 use crate::commands::Place;
 use crate::window::Window;
@@ -22,38 +24,20 @@ fn no_answer() -> Ready<Result<u32, StepFailed<rowlock::Error>>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_queue_moves_while_one_watches() {
-    let place = Place::new();
+    let place = Arc::new(Place::new());
     let (_console, address) = place.console("127.0.0.1:0");
     let window = Window::at(&address).await;
     let mut first = place.holder("report");
     window.open("/lock?name=report").await;
     window.shows("Nobody waits for it.").await;
     window.run("window.isTheSamePage = true").await;
-    let second = std::thread::scope(|scope| {
-        let second = scope.spawn(|| place.holder("report"));
-        let ended = scope.spawn(|| {
-            // It ends when the second one waits.
-            let waits = || {
-                let ls = place
-                    .command(&["show", "report", "--json"])
-                    .output()
-                    .unwrap();
-                let shown: serde_json::Value = serde_json::from_slice(&ls.stdout).unwrap();
-                shown["waiters"]
-                    .as_array()
-                    .is_some_and(|waiters| !waiters.is_empty())
-            };
-            while !waits() {}
-        });
-        ended.join().unwrap();
-        // (The runtime of this test has another thread, which goes on.)
-        tokio::task::block_in_place(|| {
-            let runtime = tokio::runtime::Handle::current();
-            runtime.block_on(window.hides("Nobody waits for it."));
-        });
-        assert_eq!(first.end(), 0);
-        second.join().unwrap()
+    let second = tokio::task::spawn_blocking({
+        let place = Arc::clone(&place);
+        move || place.holder("report")
     });
+    window.hides("Nobody waits for it.").await;
+    assert_eq!(first.end(), 0);
+    let second = second.await.unwrap();
     window.shows("Nobody waits for it.").await;
     let pid = second.child.id().to_string();
     window.shows(&format!("[{pid}]")).await;
@@ -113,7 +97,7 @@ async fn an_unknown_record_is_resolved_and_the_retry_gets_the_outcome() {
     window.shows("Did the step happen?").await;
     let yes = window
         .driver
-        .find(By::Css("input[value=yes]"))
+        .find(Locator::Css("input[value=yes]"))
         .await
         .unwrap();
     yes.click().await.unwrap();
@@ -172,7 +156,10 @@ async fn a_page_is_used_by_keyboard() {
     window.open("/locks").await;
     let focus = async |key: Key| {
         let element = window.driver.active_element().await.unwrap();
-        element.send_keys(key).await.unwrap();
+        element
+            .send_keys(&char::from(key).to_string())
+            .await
+            .unwrap();
         window
             .run("return document.activeElement.textContent.trim()")
             .await

@@ -101,7 +101,7 @@ async fn the_images_of_the_documents_can_be_made() {
     ] {
         window.prefers(colours, width, height).await;
         window.open(page).await;
-        let image = window.driver.screenshot_as_png().await.unwrap();
+        let image = window.driver.screenshot().await.unwrap();
         assert!(image.len() <= MOST, "{name}: {} bytes", image.len());
         if let Some(folder) = std::env::var_os("ROWLOCK_IMAGES") {
             std::fs::write(

@@ -1,44 +1,76 @@
 //! A window of a browser.
 
+use std::time::Duration;
+
+use axum::http::Method;
+use fantoccini::error::CmdError;
+use fantoccini::wd::{TimeoutConfiguration, WebDriverCompatibleCommand};
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
 use rowlock_test::{Own, eventually};
 use serde_json::{Value, json};
-use thirtyfour::error::WebDriverResult;
-use thirtyfour::prelude::*;
+use url::{ParseError, Url};
 
 /// A window on a page of the console.
 pub(crate) struct Window {
-    pub(crate) driver: WebDriver,
+    pub(crate) driver: Client,
     base: String,
     // The last field: the driver ends after the browser.
     _server: Own,
+}
+
+/// A command of Chromium's own driver: its path in the session, and its parameters.
+#[derive(Debug)]
+struct DriverCommand(&'static str, Value);
+
+impl WebDriverCompatibleCommand for DriverCommand {
+    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
+        base.join(&format!(
+            "session/{}/{}",
+            session.unwrap_or_default(),
+            self.0
+        ))
+    }
+
+    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
+        (Method::POST, Some(self.1.to_string()))
+    }
 }
 
 impl Window {
     pub(crate) async fn at(base: &str) -> Self {
         let server = Own::start("chromium", &[]);
         let browser = std::fs::read_to_string(server.dir.path().join("browser")).unwrap();
-        let mut settings = DesiredCapabilities::chrome();
-        settings.set_binary(browser.trim()).unwrap();
         // The driver runs as a user without rights, in a container where the browser has no sandbox of its own.
-        for argument in [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-proxy-server",
-            "--force-device-scale-factor=1",
-            "--window-size=1200,800",
-        ] {
-            settings.add_arg(argument).unwrap();
-        }
-        settings
-            .set_browser_log_level(thirtyfour::LoggingPrefsLogLevel::All)
+        let settings = json!({
+            "goog:chromeOptions": {
+                "binary": browser.trim(),
+                "args": [
+                    "--headless=new",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--no-proxy-server",
+                    "--force-device-scale-factor=1",
+                    "--window-size=1200,800",
+                ],
+            },
+            "goog:loggingPrefs": {"browser": "ALL"},
+        });
+        let driver = ClientBuilder::new(HttpConnector::new())
+            .capabilities(serde_json::from_value(settings).unwrap())
+            .connect(&server.url)
+            .await
             .unwrap();
-        let driver = WebDriver::new(&server.url, settings).await.unwrap();
         Self {
             driver,
             base: base.to_owned(),
             _server: server,
         }
+    }
+
+    pub(crate) async fn scripts_may_take(&self, time: Duration) {
+        let times = TimeoutConfiguration::new(Some(time), None, None);
+        self.driver.update_timeouts(times).await.unwrap();
     }
 
     pub(crate) async fn open(&self, path: &str) {
@@ -48,21 +80,16 @@ impl Window {
 
     /// What a script returns.
     pub(crate) async fn run(&self, script: &str) -> Value {
-        self.driver
-            .execute(script, Vec::new())
-            .await
-            .unwrap()
-            .json()
-            .clone()
+        self.driver.execute(script, Vec::new()).await.unwrap()
     }
 
-    async fn text(&self) -> WebDriverResult<String> {
+    async fn text(&self) -> Result<String, CmdError> {
         // As it is shown, without what is hidden.
         let text = self
             .driver
             .execute("return document.body.innerText", Vec::new())
             .await?;
-        text.convert()
+        Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
     /// Waits until the page shows a text.
@@ -80,7 +107,7 @@ impl Window {
     pub(crate) async fn click(&self, text: &str) {
         let xpath = format!("//*[self::a or self::button][normalize-space() = \"{text}\"]");
         let click = async || {
-            let found = self.driver.find(By::XPath(&xpath)).await;
+            let found = self.driver.find(Locator::XPath(&xpath)).await;
             match found {
                 Ok(found) => found.click().await.is_ok(),
                 Err(_) => false,
@@ -90,31 +117,41 @@ impl Window {
     }
 
     pub(crate) async fn write(&self, field: &str, text: &str) {
-        let field = self.driver.find(By::Name(field)).await.unwrap();
+        let field = self
+            .driver
+            .find(Locator::Css(&format!("[name={field}]")))
+            .await
+            .unwrap();
         field.send_keys(text).await.unwrap();
     }
 
     /// What the page has asked of the browser in vain, and errors of scripts.
     pub(crate) async fn complaints(&self) -> Vec<String> {
-        let log = self.driver.browser_log().await.unwrap();
-        log.into_iter().map(|entry| format!("{entry:?}")).collect()
+        let log = DriverCommand("se/log", json!({"type": "browser"}));
+        let log = self.driver.issue_cmd(log).await.unwrap();
+        log.as_array()
+            .unwrap()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     /// As if the person prefers these colours, on a screen of this size.
     pub(crate) async fn prefers(&self, colours: &str, width: u32, height: u32) {
-        let cdp = self.driver.cdp();
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": colours}]});
-        cdp.send_raw("Emulation.setEmulatedMedia", features)
-            .await
-            .unwrap();
         let size =
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        cdp.send_raw("Emulation.setDeviceMetricsOverride", size)
-            .await
-            .unwrap();
+        for (command, parameters) in [
+            ("Emulation.setEmulatedMedia", features),
+            ("Emulation.setDeviceMetricsOverride", size),
+        ] {
+            let parameters = json!({"cmd": command, "params": parameters});
+            let command = DriverCommand("goog/cdp/execute", parameters);
+            self.driver.issue_cmd(command).await.unwrap();
+        }
     }
 
     pub(crate) async fn close(self) {
-        self.driver.quit().await.unwrap();
+        self.driver.close().await.unwrap();
     }
 }

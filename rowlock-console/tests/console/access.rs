@@ -241,6 +241,8 @@ over_a_socket! {
         }
         assert!(!browser.cookies.contains_key("rowlock_console"));
         let form = browser.open("/login").await.form();
+        let swapped = form.with("token", "Ann").with("name", TOKEN);
+        browser.submit(&swapped).await.says(403, "This is not the token");
         let nameless = form.with("token", TOKEN).with("name", " ");
         browser.submit(&nameless).await.says(422, "Give your name");
         let forged = form.with("token", TOKEN).with("name", "Ann").with("form", "00");
