@@ -217,7 +217,10 @@ fn ls_and_show_print_tables_and_json() {
         "echo $ROWLOCK_FENCE; sleep 60 & wait",
     );
     let list = shell.json(&["ls", "--json"]);
-    assert_eq!(keys(&list[0]), ["holders", "kind", "name", "waiters"]);
+    assert_eq!(
+        keys(&list[0]),
+        ["holders", "kind", "name", "pause", "waiters"]
+    );
     assert_eq!(
         (&list[0]["name"], &list[0]["kind"]),
         (&"a".into(), &"lock".into())

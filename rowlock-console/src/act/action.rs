@@ -16,6 +16,8 @@ pub(crate) enum Action {
     Free(Name),
     Capacity(Name),
     Forget(Name),
+    Pause(Name),
+    Resume(Name),
     EndSession(Uuid),
     Resolve(RecordKey),
     Reset(RecordKey),
@@ -29,6 +31,8 @@ pub(crate) enum Input {
     Nothing,
     Capacity(u32),
     Time(Duration),
+    /// `None`: without an end.
+    Pause(Option<Duration>),
     Resolution(Resolution),
 }
 
@@ -38,6 +42,8 @@ impl Action {
             "free" => Self::Free(name_of(fields)?),
             "capacity" => Self::Capacity(name_of(fields)?),
             "forget" => Self::Forget(name_of(fields)?),
+            "pause" => Self::Pause(name_of(fields)?),
+            "resume" => Self::Resume(name_of(fields)?),
             "end-session" => Self::EndSession(fields.get("id").parse().ok()?),
             "resolve" => Self::Resolve(record_of(fields)?),
             "reset" => Self::Reset(record_of(fields)?),
@@ -53,6 +59,8 @@ impl Action {
             Self::Free(_) => "free",
             Self::Capacity(_) => "capacity",
             Self::Forget(_) => "forget",
+            Self::Pause(_) => "pause",
+            Self::Resume(_) => "resume",
             Self::EndSession(_) => "end-session",
             Self::Resolve(_) => "resolve",
             Self::Reset(_) => "reset",
@@ -66,6 +74,8 @@ impl Action {
             Self::Free(_) => "Free the lock",
             Self::Capacity(_) => "Change the capacity",
             Self::Forget(_) => "Forget the name",
+            Self::Pause(_) => "Pause the name",
+            Self::Resume(_) => "Resume the name",
             Self::EndSession(_) => "End the session",
             Self::Resolve(_) => "Resolve the record",
             Self::Reset(_) => "Reset the record",
@@ -77,7 +87,11 @@ impl Action {
     /// The fields that name what it is done to.
     pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
         match self {
-            Self::Free(name) | Self::Capacity(name) | Self::Forget(name) => {
+            Self::Free(name)
+            | Self::Capacity(name)
+            | Self::Forget(name)
+            | Self::Pause(name)
+            | Self::Resume(name) => {
                 vec![("name", name.as_str().to_owned())]
             }
             Self::EndSession(id) => vec![("id", id.to_string())],
@@ -92,7 +106,11 @@ impl Action {
     /// What it is done to, for the log.
     pub(crate) fn object(&self) -> String {
         match self {
-            Self::Free(name) | Self::Capacity(name) | Self::Forget(name) => name.to_string(),
+            Self::Free(name)
+            | Self::Capacity(name)
+            | Self::Forget(name)
+            | Self::Pause(name)
+            | Self::Resume(name) => name.to_string(),
             Self::EndSession(id) => id.to_string(),
             Self::Resolve(key) | Self::Reset(key) => key.to_string(),
             Self::Quarantine | Self::EndQuarantine => "the database".into(),
@@ -107,7 +125,11 @@ impl Action {
     /// The page that it was asked for on.
     pub(crate) fn back(&self) -> String {
         match self {
-            Self::Free(name) | Self::Capacity(name) | Self::Forget(name) => lock_path(name),
+            Self::Free(name)
+            | Self::Capacity(name)
+            | Self::Forget(name)
+            | Self::Pause(name)
+            | Self::Resume(name) => lock_path(name),
             Self::EndSession(_) => "/sessions".into(),
             Self::Resolve(key) | Self::Reset(key) => record_path(key),
             Self::Quarantine | Self::EndQuarantine => "/".into(),
@@ -134,6 +156,12 @@ impl Action {
                 }
                 Self::Quarantine => {
                     p { label { "For how long, as in 90s or 5m " input name="time" required value=(value("time")); } }
+                }
+                Self::Pause(_) => {
+                    p { label {
+                        "For how long, as in 90s or 5m; empty: until it is resumed "
+                        input name="time" value=(value("time"));
+                    } }
                 }
                 Self::Resolve(_) => {
                     fieldset {
@@ -164,6 +192,8 @@ impl Action {
             @match self {
                 Self::Capacity(_) => { p { "The new capacity: " (text(fields.get("capacity"))) } }
                 Self::Quarantine => { p { "The time: " (text(fields.get("time"))) } }
+                Self::Pause(_) if fields.get("time").trim().is_empty() => { p { "It has no end." } }
+                Self::Pause(_) => { p { "The time: " (text(fields.get("time"))) } }
                 Self::Resolve(_) if fields.get("happened") == "yes" => {
                     p { "The step happened. Its result: " (text(fields.get("result"))) }
                 }
@@ -180,14 +210,18 @@ impl Action {
                 Ok(capacity @ 1..=2_147_483_646) => Ok(Input::Capacity(capacity)),
                 _ => Err("Give the new capacity: 1 to 2147483646.".into()),
             },
-            Self::Quarantine => match humantime::parse_duration(fields.get("time").trim()) {
-                Ok(time) => Ok(Input::Time(time)),
-                Err(error) => Err(format!("The time cannot be read: {error}.")),
-            },
+            Self::Quarantine => time(fields).map(Input::Time),
+            Self::Pause(_) if fields.get("time").trim().is_empty() => Ok(Input::Pause(None)),
+            Self::Pause(_) => time(fields).map(|time| Input::Pause(Some(time))),
             Self::Resolve(_) => resolution(fields).map(Input::Resolution),
             _ => Ok(Input::Nothing),
         }
     }
+}
+
+fn time(fields: &Fields) -> Result<Duration, String> {
+    let time = humantime::parse_duration(fields.get("time").trim());
+    time.map_err(|error| format!("The time cannot be read: {error}."))
 }
 
 fn resolution(fields: &Fields) -> Result<Resolution, String> {

@@ -12,6 +12,8 @@ pub(crate) fn done(word: &str) -> Option<&'static str> {
         "free" => "The lock was freed.",
         "capacity" => "The capacity was changed.",
         "forget" => "The name was forgotten.",
+        "pause" => "The name is paused.",
+        "resume" => "The name is granted again.",
         "end-session" => "The session was ended.",
         "resolve" => "The record was resolved.",
         "reset" => "The record was reset.",
@@ -31,7 +33,7 @@ impl Action {
         reason: &str,
     ) -> Result<(), Error> {
         let (action, on) = (self.word(), self.object());
-        let done = self.perform(shared, input).await;
+        let done = self.perform(shared, input, reason).await;
         match &done {
             Ok(result) => {
                 tracing::info!(target: "rowlock::console", who, action, on, reason, result, "done");
@@ -46,7 +48,7 @@ impl Action {
     }
 
     /// Returns what it did, for the log.
-    async fn perform(&self, shared: &Shared, input: Input) -> Result<String, Error> {
+    async fn perform(&self, shared: &Shared, input: Input, reason: &str) -> Result<String, Error> {
         let (admin, idempotency) = (shared.rowlock.admin(), shared.rowlock.idempotency());
         Ok(match (self, input) {
             (Self::Free(name), _) => match admin.force_release(name.as_str()).await? {
@@ -68,6 +70,18 @@ impl Action {
                     Some(before) => format!("{before} before, {capacity} now"),
                     None => format!("made, with {capacity}"),
                 }
+            }
+            (Self::Pause(name), Input::Pause(time)) => {
+                admin.pause(name.as_str(), time, reason).await?.to_string()
+            }
+            (Self::Resume(name), _) => {
+                let was_paused = admin.resume(name.as_str()).await?;
+                let what = if was_paused {
+                    "it was resumed"
+                } else {
+                    "it was not paused"
+                };
+                what.into()
             }
             (Self::EndSession(id), _) => {
                 let locks = admin.end_session(*id).await?;
@@ -100,7 +114,7 @@ impl Action {
                 };
                 what.into()
             }
-            (Self::Capacity(_) | Self::Resolve(_) | Self::Quarantine, _) => {
+            (Self::Capacity(_) | Self::Resolve(_) | Self::Quarantine | Self::Pause(_), _) => {
                 unreachable!("`input` returns what belongs to the action")
             }
         })

@@ -48,6 +48,7 @@ impl Preview {
             Action::Free(name) => free(shared, name).await,
             Action::Capacity(name) => capacity(shared, name).await,
             Action::Forget(name) => forget(shared, name).await,
+            Action::Pause(name) | Action::Resume(name) => pause(shared, action, name).await,
             Action::EndSession(id) => end_session(shared, *id).await,
             Action::Resolve(key) | Action::Reset(key) => record(shared, action, key).await,
             Action::Quarantine | Action::EndQuarantine => quarantine(shared, action).await,
@@ -140,6 +141,26 @@ async fn forget(shared: &Shared, name: &Name) -> Result<Preview, Error> {
     };
     let preview = Preview::new(html, format!("{:?}", info.map(|info| info.kind)));
     Ok(preview.unless(!why.is_empty(), why))
+}
+
+async fn pause(shared: &Shared, action: &Action, name: &Name) -> Result<Preview, Error> {
+    let pause = shared.rowlock.admin().paused(name.as_str()).await?;
+    let begins = matches!(action, Action::Pause(_));
+    let html = html! {
+        p { "The name: " strong { (text(name.as_str())) } }
+        @if let Some(pause) = &pause { p { "It is " (text(&pause.to_string())) "." } }
+        @if begins {
+            p {
+                "Nobody is granted it meanwhile. Nobody loses it: who holds it keeps it until the release, and who \
+                 waits goes on waiting, in the same order, and reads the reason (255 bytes at most)."
+            }
+        } @else {
+            p { "Its first waiter gets it, if it is free." }
+        }
+    };
+    let seen = pause.as_ref().map(ToString::to_string).unwrap_or_default();
+    let is_over = !begins && pause.is_none();
+    Ok(Preview::new(html, seen).unless(is_over, "It is not paused."))
 }
 
 async fn end_session(shared: &Shared, id: Uuid) -> Result<Preview, Error> {

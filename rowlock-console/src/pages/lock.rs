@@ -58,8 +58,11 @@ impl Content for Lock {
                         @if matches!(info.kind, Kind::Semaphore { .. }) {
                             (links.act("capacity", &name, "Change its capacity"))
                         }
-                        @if !is_used { (links.act("forget", &name, "Forget it")) }
+                        @if !is_used && info.pause.is_none() { (links.act("forget", &name, "Forget it")) }
+                        (links.act("pause", &name, "Pause it"))
+                        @if info.pause.is_some() { (links.act("resume", &name, "Resume it")) }
                     }
+                    @if let Some(pause) = &info.pause { p { strong { "It is " (text(&pause.to_string())) } } }
                 }
                 None => { p { "The database has no row of this name: it was not used for ten days, or never." } }
             }

@@ -35,7 +35,8 @@ impl LocksView {
             sort: fields.get("sort").into(),
             from: fields.get("from").into(),
         };
-        let is_state = ["", "held", "awaited", "orphaned", "all"].contains(&view.state.as_str());
+        let is_state =
+            ["", "held", "awaited", "orphaned", "paused", "all"].contains(&view.state.as_str());
         let is_sort = ["", "age", "waiters"].contains(&view.sort.as_str());
         let is_from = hex::decode(&view.from).is_ok_and(|from| from.len() <= 1_024);
         (is_state && is_sort && is_from).then_some(view)
@@ -61,10 +62,11 @@ impl LocksView {
             form.filter method="get" action=(action) {
                 (prefix(&self.prefix))
                 label { "State " select name="state" {
-                    (choice("", &self.state, "held or waited for"))
+                    (choice("", &self.state, "in use: held, waited for or paused"))
                     (choice("held", &self.state, "held"))
                     (choice("awaited", &self.state, "waited for"))
                     (choice("orphaned", &self.state, "orphaned"))
+                    (choice("paused", &self.state, "paused"))
                     (choice("all", &self.state, "any, also free"))
                 } }
                 label { "Sort this page by " select name="sort" {
@@ -83,6 +85,7 @@ impl LocksView {
             "held" => filter.state(NameState::Held),
             "awaited" => filter.state(NameState::Awaited),
             "orphaned" => filter.state(NameState::Orphaned),
+            "paused" => filter.state(NameState::Paused),
             "all" => filter,
             _ => filter.state(NameState::InUse),
         };
@@ -160,6 +163,7 @@ fn row(info: &NameInfo, links: Links<'_>) -> Markup {
                             " others"
                         }
                     }
+                    None if info.pause.is_some() => "nobody",
                     None if info.waiters > 0 => { strong.bad { "nobody" } }
                     None => "nobody",
                 }
@@ -169,7 +173,10 @@ fn row(info: &NameInfo, links: Links<'_>) -> Markup {
                 @if let Some(held) = first { (time(held.acquired_at)) ", for " (span(held_for(held))) } @else { "–" }
             }
             td data-label="Expires in" { @if let Some(held) = first { (left(held)) } @else { "–" } }
-            td data-label="Waiters" { (info.waiters) }
+            td data-label="Waiters" {
+                (info.waiters)
+                @if let Some(pause) = &info.pause { " (" (text(&pause.to_string())) ")" }
+            }
             td data-label="Action" {
                 @if first.is_some() || info.waiters > 0 { (links.act("free", &[("name", name)], "Free it")) }
             }
