@@ -220,9 +220,9 @@ libraries() {
 as() {
   if [ "$(id -u)" = 0 ]; then
     setpriv --reuid=nobody --regid="$(id -gn nobody)" --clear-groups --no-new-privs \
-      env HOME="$DIR" LC_ALL=C.UTF-8 bash -c "$(declare -f run_in libraries); run_in \"\$@\"" as "$@"
+      env HOME="$DIR" TMPDIR="$DIR" LC_ALL=C.UTF-8 bash -c "$(declare -f run_in libraries); run_in \"\$@\"" as "$@"
   else
-    LC_ALL=C.UTF-8 run_in "$@"
+    TMPDIR=$DIR LC_ALL=C.UTF-8 run_in "$@"
   fi
 }
 
