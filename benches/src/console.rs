@@ -24,7 +24,7 @@ use servers::Server;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The scope of the records.
-const SCOPE: Scope<'static> = Scope("shop");
+const SCOPE: Scope<&str> = Scope("shop");
 
 /// What a copy of a record has in common with it.
 const COPIED: &str = "state, attempt, abandoned, max_attempts, attempt_id, holder, fingerprint, bound, open_step, \
@@ -125,7 +125,7 @@ async fn records(client: &Rowlock, server: &Server, wanted: usize) -> Result<(),
         let Begun::New(attempt) = idempotency.begin(key, request).await? else {
             return Err("the key of a record is not new".into());
         };
-        attempt.complete(outcome.clone()).await?;
+        attempt.complete(&outcome).await?;
     }
     let longer = match server.engine {
         Engine::Postgres => "idempotency_key || 'a'::bytea",
@@ -146,7 +146,10 @@ async fn records(client: &Rowlock, server: &Server, wanted: usize) -> Result<(),
     for statement in match server.engine {
         Engine::Postgres => ["VACUUM ANALYZE", "CHECKPOINT"],
         Engine::Sqlite => ["PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)"],
-        _ => ["ANALYZE TABLE rowlock_idempotency", "ANALYZE TABLE rowlock_lock"],
+        _ => [
+            "ANALYZE TABLE rowlock_idempotency",
+            "ANALYZE TABLE rowlock_lock",
+        ],
     } {
         run(server, statement).await?;
     }
@@ -156,7 +159,8 @@ async fn records(client: &Rowlock, server: &Server, wanted: usize) -> Result<(),
             return Err("the key of a record is not new".into());
         };
         let no_answer = rowlock::Name::new("").unwrap_err();
-        let charge = async { Err::<u8, _>(StepFailed::Unknown(rowlock::Error::Invalid(no_answer))) };
+        let charge =
+            async { Err::<u8, _>(StepFailed::Unknown(rowlock::Error::Invalid(no_answer))) };
         assert!(attempt.step_once("charge", charge).await.is_err());
     }
     Ok(())
@@ -207,7 +211,8 @@ async fn read(server: &Server) -> Result<Option<[i64; 2]>, Failure> {
                     .await?;
             let of = |name: &str| {
                 let some = status.iter().filter(|(of, _)| of.starts_with(name));
-                some.map(|(_, value)| value.parse::<i64>().unwrap_or(0)).sum()
+                some.map(|(_, value)| value.parse::<i64>().unwrap_or(0))
+                    .sum()
             };
             Some([of("Handler_read"), of("Handler_read_rnd_next")])
         }
@@ -270,7 +275,12 @@ async fn ask(at: SocketAddr, page: &str, times: usize) -> Result<[f64; 3], Failu
 }
 
 /// The requests that the server gets in a second, while so many look at a page.
-async fn watched(server: &Server, page: &str, viewers: usize, time: Duration) -> Result<f64, Failure> {
+async fn watched(
+    server: &Server,
+    page: &str,
+    viewers: usize,
+    time: Duration,
+) -> Result<f64, Failure> {
     let url = Url::parse(&server.url)?;
     let proxy = Proxy::start(url.port().ok_or("a server has a port")?).await;
     let mut through = url;
@@ -281,7 +291,10 @@ async fn watched(server: &Server, page: &str, viewers: usize, time: Duration) ->
     let mut looking = JoinSet::new();
     let browser = browser()?;
     for _ in 0..viewers {
-        let mut stream = browser.get(format!("http://{at}/live{page}")).send().await?;
+        let mut stream = browser
+            .get(format!("http://{at}/live{page}"))
+            .send()
+            .await?;
         stream.chunk().await?.ok_or("a stream begins with a page")?;
         looking.spawn(async move { while let Ok(Some(_)) = stream.chunk().await {} });
     }
@@ -296,7 +309,14 @@ async fn watched(server: &Server, page: &str, viewers: usize, time: Duration) ->
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let arguments = Arguments::parse();
-    let mut times = table(&["engine, page", "p50 ms", "p99 ms", "longest ms", "rows read", "scans"]);
+    let mut times = table(&[
+        "engine, page",
+        "p50 ms",
+        "p99 ms",
+        "longest ms",
+        "rows read",
+        "scans",
+    ]);
     let mut viewers = table(&["engine, page", "requests/s of 1 viewer", "of many", "ratio"]);
     for engine in &arguments.engines {
         let shop = Shop::fill(*engine, &arguments).await?;

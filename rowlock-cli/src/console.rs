@@ -21,7 +21,7 @@ const TOKEN: usize = 20;
 #[derive(Debug, Args)]
 pub(crate) struct Console {
     /// Listen here. An address that other machines reach needs --token-file.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8090", value_parser = address)]
     listen: SocketAddr,
     /// Show everything, and change nothing.
     #[arg(long)]
@@ -69,7 +69,11 @@ impl Console {
         }
         let listen = |error| {
             Failure::Other(
-                format!("cannot listen on {}: {error}", self.listen),
+                format!(
+                    "cannot listen on {}: {error} (--listen {}:0 takes a free port)",
+                    self.listen,
+                    self.listen.ip()
+                ),
                 UNAVAILABLE,
             )
         };
@@ -91,6 +95,13 @@ impl Console {
             Some(()) = terminate.recv() => Ok(0),
         }
     }
+}
+
+/// `localhost` is 127.0.0.1.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let address = text.replacen("localhost:", "127.0.0.1:", 1);
+    let wrong = |_| "write an IP address and a port, as in 127.0.0.1:8090 or [::1]:8090";
+    Ok(address.parse().map_err(wrong)?)
 }
 
 /// The first line of a file.

@@ -23,9 +23,16 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Sessions { holder, json } => {
             let rowlock = database::find(url).await?;
             let mut sessions = rowlock.admin().sessions().await?;
-            let wanted = holder.unwrap_or_default();
-            sessions.retain(|session| session.holder.contains(&wanted));
-            show::print_sessions(&sessions, json)?;
+            let none = match holder {
+                Some(wanted) => {
+                    sessions.retain(|session| session.holder.contains(&wanted));
+                    format!(
+                        "no session has a holder with {wanted:?} in it: `rowlock sessions` lists all"
+                    )
+                }
+                None => "no client has a session".into(),
+            };
+            show::print_sessions(&sessions, json, &none)?;
             if sessions.is_empty() && !json {
                 database::tell_where(&rowlock);
             }
@@ -33,11 +40,15 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Jobs { name, json } => {
             let rowlock = database::find(url).await?;
-            let runs = match name {
-                Some(name) => rowlock.admin().runs_of(name).await?,
-                None => rowlock.admin().runs().await?,
+            let (runs, none) = match name {
+                Some(name) => {
+                    let none =
+                        format!("no run of a job {name:?} is known: `rowlock jobs` lists all jobs");
+                    (rowlock.admin().runs_of(name).await?, none)
+                }
+                None => (rowlock.admin().runs().await?, scheduled::NONE.into()),
             };
-            scheduled::print_runs(&runs, json)?;
+            scheduled::print_runs(&runs, json, &none)?;
             if !json {
                 quarantine::tell_of_it(&rowlock).await?;
             }

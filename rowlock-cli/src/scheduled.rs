@@ -123,12 +123,17 @@ impl<'a> From<&'a RunInfo> for JsonRun<'a> {
     }
 }
 
-pub(crate) fn print_runs(runs: &[RunInfo], json: bool) -> Result<(), Failure> {
+/// What is printed when no job has run.
+pub(crate) const NONE: &str =
+    "no job has run (`rowlock run NAME --at-least-for 50s -- CMD` runs one)";
+
+/// `none`: what is printed when there are none.
+pub(crate) fn print_runs(runs: &[RunInfo], json: bool, none: &str) -> Result<(), Failure> {
     if json {
         return print_json(&runs.iter().map(JsonRun::from).collect::<Vec<_>>());
     }
     if runs.is_empty() {
-        return say!("no job has run (`rowlock run NAME --at-least-for 50s -- CMD` runs one)");
+        return say!("{none}");
     }
     let mut table = Table::new();
     table

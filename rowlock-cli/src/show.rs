@@ -287,12 +287,17 @@ fn queue_table(waiters: &[WaiterInfo]) -> Table {
     table
 }
 
-pub(crate) fn print_sessions(sessions: &[SessionInfo], json: bool) -> Result<(), Failure> {
+/// `none`: what is printed when there are none.
+pub(crate) fn print_sessions(
+    sessions: &[SessionInfo],
+    json: bool,
+    none: &str,
+) -> Result<(), Failure> {
     if json {
         return print_json(&sessions.iter().map(JsonSession::from).collect::<Vec<_>>());
     }
     if sessions.is_empty() {
-        return say!("no client has a session");
+        return say!("{none}");
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header([

@@ -162,8 +162,10 @@ fn a_console_that_others_could_use_is_refused() {
     std::fs::write(shell.dir.path().join("short"), "too short").unwrap();
     refused(&["--token-file", "short"], 64, "20 characters at least");
     refused(&["--token-file", "none"], 64, "cannot read the token");
-    refused(&["--listen", "nonsense"], 64, "invalid value");
+    for address in ["nonsense", "8090", "127.0.0.1", "shop.example:8090"] {
+        refused(&["--listen", address], 64, "as in 127.0.0.1:8090");
+    }
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    refused(&["--listen", &address], 69, "cannot listen on");
+    refused(&["--listen", &address], 69, "takes a free port");
 }

@@ -94,6 +94,11 @@ fn the_last_run_of_each_job_is_listed_with_its_result() {
     );
     assert!(stderr(&none).contains("looked in"), "{}", stderr(&none));
     assert_eq!(shell.json(&["jobs", "--json"]), json!([]));
+    let of_one = stdout(&shell.run(&["jobs", "nope"]));
+    assert!(
+        of_one.starts_with("no run of a job \"nope\" is known"),
+        "{of_one}"
+    );
 
     let script = "echo $ROWLOCK_FENCE; sleep 0.3";
     let fence: i64 = stdout(&job(&shell, "good", &SHORT, script))

@@ -61,6 +61,12 @@ fn sessions_and_their_locks_are_listed() {
         "a lock ends with its session: {table}"
     );
 
+    let of_nobody = stdout(&shell.run(&["sessions", "--holder", "nobody"]));
+    assert!(
+        of_nobody.starts_with("no session has a holder with \"nobody\" in it"),
+        "{of_nobody}"
+    );
+
     assert_eq!(runtime.block_on(rowlock.end_session()).unwrap(), 2);
     assert_eq!(
         stdout(&shell.run(&["sessions"])),

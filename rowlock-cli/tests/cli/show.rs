@@ -355,6 +355,13 @@ fn check_says_whether_a_program_could_use_the_database() {
         json!([]),
         "nothing is left behind"
     );
+    assert_eq!(code(&shell.run(&["quarantine", "--for", "1h"])), 0);
+    let checked = shell.run(&["check"]);
+    assert_eq!(code(&checked), 0, "{}", stderr(&checked));
+    let said = stdout(&checked);
+    assert!(!said.contains("was taken"), "{said}");
+    let not_tried = "not tried: the database is in quarantine";
+    assert_eq!(said.matches(not_tried).count(), 2, "{said}");
     shell.sql("ALTER TABLE rowlock_run RENAME TO gone");
     assert_eq!(code(&shell.run(&["check"])), 78);
 }
