@@ -609,6 +609,7 @@ stop() {
   case $(cat "$DIR/engine") in
     postgres) kill -INT "$pid" ;;
     pgbouncer) kill -KILL "$pid" ;;
+    chromium) kill -TERM -- "-$pid" ;; # also browsers whose client has not closed them
     *) kill -TERM "$pid" ;;
   esac 2>/dev/null || true
   wait_for 20 gone "$pid" || kill -KILL "$pid" 2>/dev/null || true

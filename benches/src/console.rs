@@ -247,7 +247,8 @@ fn pages(locks: usize) -> Vec<String> {
         "/records?state=done",
         "/records?state=unknown",
         "/records?scope=shop&key=key-5",
-        "/record?scope=shop&key=key-500",
+        // Both in hexadecimal.
+        "/record?scope=73686f70&key=6b65792d353030",
     ]
     .map(str::to_owned)
     .to_vec()

@@ -10,7 +10,8 @@ use crate::{ABSENT, Failure, database, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct Pause {
-    /// The lock, read/write lock, semaphore or job.
+    /// The lock, read/write lock, semaphore or job. A name that nobody has used for ten days becomes that of a lock:
+    /// `rowlock forget` frees it for a semaphore again.
     name: Name,
     /// How long: 100ms to 366 days. Without it, until `rowlock resume`.
     #[arg(long = "for", value_parser = duration::parse, value_name = "DURATION", allow_hyphen_values = true)]

@@ -127,6 +127,38 @@ async fn lists_hold_up_neither_operations_nor_looks() {
     db.remove().await;
 }
 
+/// Its turn comes when another holder has the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_release_whose_caller_has_gone_frees_no_later_holder() {
+    let db = Db::new(Engine::Postgres).await;
+    // It has one spare connection.
+    let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+    let held = take(&other, "n", TTL).await;
+    let mut tx = db.begin().await;
+    tx.execute("LOCK TABLE rowlock_idempotency").await.unwrap();
+    let idempotency = rowlock.idempotency();
+    let listed = tokio::spawn(async move { idempotency.list(&RecordFilter::new()).await });
+    let waits = async || db.waiting().await == 1;
+    eventually("the list waits for the table", waits).await;
+    {
+        let mut release = Box::pin(rowlock.admin().force_release("n"));
+        let begun = release
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
+        assert!(begun.is_pending(), "it is in the queue");
+    }
+    held.release().await.unwrap();
+    let next = take(&other, "n", TTL).await;
+    tx.release().await;
+    listed.await.unwrap().unwrap();
+    // (Another slow operation has its turn after it.)
+    assert_eq!(rowlock.admin().list().await.unwrap().len(), 1);
+    rowlock.flush().await;
+    next.release().await.unwrap();
+    drop((rowlock, other));
+    db.remove().await;
+}
+
 /// What a list brings is a lot of work for this process, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_list_holds_up_no_operation() {
@@ -192,7 +224,7 @@ async fn several_cleanings_at_once_hold_up_neither_lists_nor_forced_releases() {
 
 /// Slow operations take turns; each of these takes all of its time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_time_of_an_slow_operation_counts_from_its_turn() {
+async fn the_time_of_a_slow_operation_counts_from_its_turn() {
     let db = Db::new(Engine::Postgres).await;
     let timeout = Duration::from_secs(1);
     let rowlock = Rowlock::builder().operation_timeout(timeout);

@@ -37,7 +37,7 @@ impl Admin<'_> {
     /// # Cancel safety
     ///
     /// Dropping the future does not stop a statement that was sent: it frees the holder that it found, and no later
-    /// one. Further permits stay held.
+    /// one. Nothing is sent afterwards: further permits stay held, and a release that waits for its turn is not done.
     pub async fn force_release<N>(self, name: N) -> Result<Option<LockInfo>, Error>
     where
         N: TryInto<Name>,

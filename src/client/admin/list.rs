@@ -64,7 +64,8 @@ impl Admin<'_> {
             let Some(from) = next.clone() else { break };
             range.from = from;
             let (rows, after) = if is_awaited {
-                self.awaited(&range).await?
+                self.awaited(&range, state != Some(NameState::Orphaned))
+                    .await?
             } else {
                 self.window(&range).await?
             };
@@ -184,17 +185,24 @@ impl Admin<'_> {
         Ok((rows, Some(end)))
     }
 
-    /// The rows of the first names in a range that have waiters, with their first permits.
-    async fn awaited(self, range: &KeyRange) -> Result<(Vec<LockRow>, Option<Vec<u8>>), Error> {
+    /// The rows of the first names in a range that have waiters, with their first permits if these are wanted.
+    async fn awaited(
+        self,
+        range: &KeyRange,
+        with_permits: bool,
+    ) -> Result<(Vec<LockRow>, Option<Vec<u8>>), Error> {
         let range = range.clone();
         let list = async move |store: &mut dyn Store| {
             let names = store.list_awaited(&range).await?;
             let next = names.get(PAGE - 1).map(|last| next_key(&last.name));
             let mut rows = Vec::with_capacity(names.len());
             for row in names {
-                let permits = permits_of(store, &row).await?;
+                let has_permits = row.kind.is_some_and(Kind::has_permits);
+                let range = permits_of(&row);
                 rows.push(row);
-                rows.extend(permits);
+                if has_permits && with_permits {
+                    rows.extend(store.list_rows(&range).await?);
+                }
             }
             Ok::<_, Fault>((rows, next))
         };
@@ -202,16 +210,12 @@ impl Admin<'_> {
     }
 }
 
-/// The first permits of a name that has some.
-async fn permits_of(store: &mut dyn Store, row: &LockRow) -> Result<Vec<LockRow>, Fault> {
-    if !row.kind.is_some_and(Kind::has_permits) {
-        return Ok(Vec::new());
-    }
-    let range = KeyRange {
+/// Where the permits of a name stand.
+fn permits_of(row: &LockRow) -> KeyRange {
+    KeyRange {
         from: next_key(&row.name),
         until: [&row.name[..], &[1]].concat(),
-    };
-    store.list_rows(&range).await
+    }
 }
 
 /// The names that rows tell of. The rows of permits follow that of their name.

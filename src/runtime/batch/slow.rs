@@ -68,6 +68,10 @@ pub(crate) async fn run(
             continue;
         };
         let room = spare.take().await;
+        // What its caller has seen by then may have changed since: a forced release would free a later holder.
+        if job.is_closed() {
+            continue;
+        }
         job.head_mut().progress.give_up = Moment::now() + operation_timeout;
         let (sender, alone) = mpsc::unbounded_channel();
         // This function owns the receiver, so the send succeeds.

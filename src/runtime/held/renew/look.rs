@@ -16,6 +16,28 @@ const PAGE: u32 = 2_000;
 /// A renewal may cut off a page that takes long. Then the pages are halved, down to this.
 const LEAST_PAGE: u32 = 125;
 
+/// How many grants the next statement asks for.
+#[derive(Debug)]
+struct PageSize(u32);
+
+impl PageSize {
+    /// A page took too long. False: a smaller one would not help.
+    fn halve(&mut self) -> bool {
+        let halves = self.0 > LEAST_PAGE;
+        if halves {
+            self.0 /= 2;
+        }
+        halves
+    }
+
+    /// So many were found on a page. Whether more may follow: the page was full.
+    fn found(&mut self, number: usize) -> bool {
+        let is_full = u32::try_from(number).is_ok_and(|number| number >= self.0);
+        self.0 = (self.0 * 2).min(PAGE);
+        is_full
+    }
+}
+
 pub(super) async fn look(mut link: Link, shared: &RenewShared, target: &str) {
     loop {
         let wanted = {
@@ -44,26 +66,23 @@ async fn look_at(link: &mut Link, session: &Session, renewal: SessionRenewal) ->
     let grace = timeout * 2;
     link.connect().await?;
     let id = session.grant.id;
-    let (mut look, mut page) = (session.begin_look(Moment::now()), PAGE);
+    let (mut look, mut page) = (session.begin_look(Moment::now()), PageSize(PAGE));
     while session.grant.is_held() {
         let added = session.added();
-        let read = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, page).await;
+        let read = async |conn: &mut dyn Store| conn.session_grants(id, &look.after, page.0).await;
         let found = match link.run("look at a session", timeout, read).await {
-            // What was read before stays read: after the next renewal, which has another connection, there is a new
-            // look.
+            // Keep the pages that were read. The next renewal starts a new look, because the connection is new.
             Err(_) if link.sent().is_none() => {
                 link.connect().await?;
                 continue;
             }
-            Err(fault) if fault.is_silence() && page > LEAST_PAGE => {
-                page /= 2;
+            Err(fault) if fault.is_silence() && page.halve() => {
                 link.connect().await?;
                 continue;
             }
             found => found?,
         };
-        page = (page * 2).min(PAGE);
-        let more = u32::try_from(found.len()) == Ok(page);
+        let more = page.found(found.len());
         let strays = session.compare(&mut look, &found, more, added, grace);
         let free: Vec<ReleaseParams> = strays
             .into_iter()
@@ -85,4 +104,24 @@ async fn look_at(link: &mut Link, session: &Session, renewal: SessionRenewal) ->
         tokio::task::yield_now().await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_not_the_last_one_unless_it_is_shorter_than_asked_for() {
+        let mut page = PageSize(PAGE);
+        assert!(page.halve());
+        // (The next page is larger again.)
+        assert!(page.found(1_000));
+        assert_eq!(page.0, PAGE);
+        assert!(page.found(2_000));
+        assert!(!page.found(1_999));
+        assert!(!page.found(0));
+        while page.halve() {}
+        assert!(page.found(LEAST_PAGE as usize));
+        assert!(!page.found(2 * LEAST_PAGE as usize - 1));
+    }
 }
