@@ -70,12 +70,15 @@ impl Ls {
             let message = format!("`{pattern}`: a `*` may stand at the end only, as in 'stock:*'");
             return Err(Failure::Other(message, USAGE));
         }
-        let state = match (self.held, self.waiting) {
+        Ok(NameFilter::new().prefix(prefix).state(self.state()))
+    }
+
+    fn state(&self) -> NameState {
+        match (self.held, self.waiting) {
             (true, _) => NameState::Held,
             (_, true) => NameState::Awaited,
             _ => NameState::InUse,
-        };
-        Ok(NameFilter::new().prefix(prefix).state(state))
+        }
     }
 
     /// The wanted names of a page, and those who wait for them.
@@ -84,14 +87,19 @@ impl Ls {
         rowlock: &Rowlock,
         filter: &NameFilter,
     ) -> Result<(Vec<NameInfo>, Vec<WaiterInfo>, Option<String>), Failure> {
-        let page = rowlock.admin().names(filter).await?;
-        let is_wanted = |info: &NameInfo| self.name().is_none_or(|name| info.name.as_str() == name);
-        let names: Vec<NameInfo> = page.items.into_iter().filter(is_wanted).collect();
+        let (names, next) = if let Some(name) = self.name() {
+            let info = rowlock.admin().name(name).await?;
+            let info = info.filter(|info| info.is(self.state()));
+            (Vec::from_iter(info), None)
+        } else {
+            let page = rowlock.admin().names(filter).await?;
+            (page.items, page.next)
+        };
         let mut waiters = Vec::new();
         for info in names.iter().filter(|info| info.waiters > 0) {
             waiters.extend(queue(rowlock, info).await?);
         }
-        Ok((names, waiters, page.next))
+        Ok((names, waiters, next))
     }
 
     /// Prints all pages. Returns how many names these have.

@@ -90,14 +90,17 @@ pub struct NameInfo {
     /// How many wait for it. (The waiters of a crashed process count until their session has expired and their turn
     /// comes.)
     pub waiters: u32,
-    /// Its holders, at most 100 of them: [`Admin::holders`](crate::Admin::holders) lists all.
+    /// Its holders. On a page of [`Admin::names`](crate::Admin::names) at most 100 of them:
+    /// [`Admin::name`](crate::Admin::name) has all.
     pub holders: Vec<LockInfo>,
     /// Its pause, if it is paused.
     pub pause: Option<PauseInfo>,
 }
 
 impl NameInfo {
-    pub(crate) fn is(&self, state: NameState) -> bool {
+    /// Whether it was in this state when it was read.
+    #[must_use]
+    pub fn is(&self, state: NameState) -> bool {
         let (held, awaited) = (!self.holders.is_empty(), self.waiters > 0);
         let paused = self.pause.is_some();
         match state {

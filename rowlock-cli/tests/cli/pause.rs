@@ -38,7 +38,7 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
     );
     let shown = stdout(&shell.run(&["show", "a", "--json"]));
     let shown: Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(shown["pause"], list[0]["pause"]);
+    assert_eq!(shown, list[0], "a name that nobody holds");
     for command in [&["ls"][..], &["show", "a"]] {
         let said = stdout(&shell.run(command));
         assert!(said.contains("\"a\" is paused by"), "{said}");

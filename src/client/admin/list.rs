@@ -3,12 +3,12 @@
 use super::Admin;
 use crate::model::list::{check_limit, cursor, key_at};
 use crate::model::{
-    Error, Kind, LockInfo, Name, NameFilter, NameInfo, NameState, Page, WaiterInfo,
+    Error, Kind, LockInfo, Name, NameFilter, NameInfo, NameState, Page, Subject, WaiterInfo,
 };
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::list::{KeyRange, PAGE, next_key};
-use crate::store::verbs::lock_row::end_of;
+use crate::store::verbs::lock_row::{RowAction, end_of};
 use crate::store::verbs::queue::WaiterRow;
 use crate::store::verbs::row::LockRow;
 
@@ -83,6 +83,35 @@ impl Admin<'_> {
             }
         }
         Ok(page(items, next))
+    }
+
+    /// One name, with all its holders in the order of their fences. `None`: it has no row. It reads the rows of this
+    /// name only, on a connection of its own.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    pub async fn name<N>(self, name: N) -> Result<Option<NameInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let subject = Subject::Lock(name.clone());
+        let look = async move |store: &mut dyn Store| {
+            let row = store.lock_row(&name, RowAction::Look).await?;
+            let Some(row) = row else { return Ok(None) };
+            Ok(Some((row, store.lock_holders(&name).await?)))
+        };
+        let found = self.read(subject, "look up", look).await?;
+        let Some((row, holders)) = found else {
+            return Ok(None);
+        };
+        let holders: Result<_, _> = holders.into_iter().map(LockRow::info).collect();
+        Ok(Some(NameInfo {
+            holders: holders?,
+            ..row.name_info()?
+        }))
     }
 
     /// Those who wait for `name`, in their order: at most 1,000, with positions after `after` (0: from the first one
