@@ -66,7 +66,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
             let info = rowlock.admin().name(name.clone()).await?;
-            let waiters = rowlock.admin().queue(name.clone(), 0).await?;
+            let waiters = rowlock.admin().queue(name.clone()).await?;
             show::print_one(&name, info.as_ref(), &waiters, json)?;
             let is_held = info.as_ref().is_some_and(|info| info.is(NameState::Held));
             if !json {

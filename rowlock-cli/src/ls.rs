@@ -97,7 +97,7 @@ impl Ls {
         };
         let mut waiters = Vec::new();
         for info in names.iter().filter(|info| info.waiters > 0) {
-            waiters.extend(queue(rowlock, info).await?);
+            waiters.extend(rowlock.admin().queue(info.name.clone()).await?);
         }
         Ok((names, waiters, next))
     }
@@ -151,17 +151,4 @@ fn print_names(names: &[NameInfo], waiters: &[WaiterInfo]) -> Result<(), Failure
     show::print_tables("nobody holds a lock", &held, waiters)?;
     let paused: Vec<_> = names.iter().filter_map(|info| info.pause.clone()).collect();
     pause::print(&paused)
-}
-
-/// All who wait for a name.
-async fn queue(rowlock: &Rowlock, info: &NameInfo) -> Result<Vec<WaiterInfo>, Failure> {
-    let mut all: Vec<WaiterInfo> = Vec::new();
-    loop {
-        let after = all.last().map_or(0, |last| last.position);
-        let page = rowlock.admin().queue(info.name.clone(), after).await?;
-        if page.is_empty() {
-            return Ok(all);
-        }
-        all.extend(page);
-    }
 }

@@ -34,7 +34,7 @@ pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name) {
 
 async fn state(rowlock: &Rowlock, name: &Name) -> Result<String, Error> {
     let info = rowlock.admin().name(name.clone()).await?;
-    let queue = rowlock.admin().queue(name.clone(), 0).await?;
+    let queue = rowlock.admin().queue(name.clone()).await?;
     let (held, pause) = info.map_or_else(Default::default, |info| (info.holders, info.pause));
     let who = match &held[..] {
         [] if let Some(pause) = &pause => pause.to_string(),

@@ -30,7 +30,7 @@ pub(crate) async fn read(shared: &Shared, name: &Name) -> Result<Lock, Error> {
     Ok(Lock {
         name: name.clone(),
         info: admin.name(name.as_str()).await?,
-        queue: admin.queue(name.as_str(), 0).await?,
+        queue: admin.queue(name.as_str()).await?,
         runs: admin.runs_of(name.as_str()).await?,
     })
 }
@@ -126,8 +126,7 @@ fn queue(queue: &[WaiterInfo]) -> Markup {
         }
         @if queue.len() > SHOWN {
             @let rest = queue.len() - SHOWN;
-            // A list of waiters has 1,000 at most.
-            p { "And " (count(rest as u64, "other", "others")) @if queue.len() >= 1_000 { ", or more" } "." }
+            p { "And " (count(rest as u64, "other", "others")) "." }
         }
     }
 }

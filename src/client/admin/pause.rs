@@ -133,16 +133,6 @@ impl Admin<'_> {
         seen.map(|(pause, _)| pause.info()).transpose()
     }
 
-    /// The pauses of all names, sorted by name. It reads the whole table, page by page, on a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, or a damaged row.
-    pub async fn pauses(self) -> Result<Vec<PauseInfo>, Error> {
-        let rows = self.all_rows(|row| row.pause).await?;
-        rows.into_iter().map(|pause| pause.info()).collect()
-    }
-
     async fn seen_pause(self, name: &Name) -> Result<Option<(PauseRow, Kind)>, Error> {
         let row = self.row(name).await?;
         Ok(row.and_then(|row| Some((*row.pause?, row.kind.unwrap_or(Kind::Lock)))))
