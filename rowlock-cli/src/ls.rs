@@ -92,7 +92,15 @@ impl Ls {
             let info = info.filter(|info| info.is(self.state()));
             (Vec::from_iter(info), None)
         } else {
-            let page = rowlock.admin().names(filter).await?;
+            let mut page = rowlock.admin().names(filter).await?;
+            // A page has 100 holders of a name at most.
+            for info in page
+                .items
+                .iter_mut()
+                .filter(|info| info.holders.len() >= 100)
+            {
+                info.holders = rowlock.admin().holders(info.name.clone()).await?;
+            }
             (page.items, page.next)
         };
         let mut waiters = Vec::new();
