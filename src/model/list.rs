@@ -68,10 +68,10 @@ pub enum NameState {
     InUse,
     /// It has a holder.
     Held,
-    /// Somebody waits for it.
+    /// It has a waiter.
     Awaited,
-    /// Somebody waits for it, nobody holds it, and it is not [paused](crate::Admin::pause). That lasts for a moment,
-    /// until a client passes it on; it lasts longer in a quarantine.
+    /// It is the name of a lock that has a waiter, has no holder, and is not [paused](crate::Admin::pause). That lasts
+    /// for a moment, until a client passes it on; it lasts longer in a quarantine.
     Orphaned,
     /// It is [paused](crate::Admin::pause).
     Paused,

@@ -163,8 +163,7 @@ fn row(info: &NameInfo, links: Links<'_>) -> Markup {
                             " others"
                         }
                     }
-                    None if info.pause.is_some() => "nobody",
-                    None if info.waiters > 0 => { strong.bad { "nobody" } }
+                    None if info.is(NameState::Orphaned) => { strong.bad { "nobody" } }
                     None => "nobody",
                 }
             }

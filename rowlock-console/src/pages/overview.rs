@@ -122,7 +122,7 @@ impl Content for Overview {
                         (links.act("end-quarantine", &[], "End the quarantine"))
                     }
                 }
-                (list("Names that somebody waits for and nobody holds", &self.orphaned, |info| html! {
+                (list("Locks that have waiters and no holder", &self.orphaned, |info| html! {
                     (links.lock(&info.name)) ": " (count(info.waiters.into(), "waiter", "waiters"))
                 }))
                 (list("Records that wait for a decision", &self.undecided, |info| html! {

@@ -144,6 +144,16 @@ over_a_socket! {
         assert_eq!(names, expected);
     }
 
+    async fn only_a_name_that_is_orphaned_is_marked() {
+        let (server, rowlock, db) = console(|console| console).await;
+        rowlock.lock("lock").acquire().await.unwrap().release().await.unwrap();
+        rowlock.semaphore("permits", 2).acquire().await.unwrap().release().await.unwrap();
+        db.execute("UPDATE rowlock_lock SET waiters = 1").await;
+        let page = server.browser().open("/locks").await;
+        assert_eq!(page.texts("td[data-label=Name]"), ["lock", "permits"]);
+        assert_eq!(page.texts("td strong.bad"), ["nobody"]);
+    }
+
     async fn what_needs_a_person_comes_first() {
         let (server, rowlock, db) = console(|console| console).await;
         let held = rowlock.lock("slow").ttl(LONG).acquire().await.unwrap();
