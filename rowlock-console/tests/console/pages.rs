@@ -65,7 +65,7 @@ on_every_engine! {
 
         let overview = browser.open("/").await;
         let counts = overview.text(".counts");
-        assert!(counts.contains("Names held or waited for 4") && counts.contains("Waiters 1"), "{counts}");
+        assert!(counts.contains("Names in use 4") && counts.contains("Waiters 1"), "{counts}");
         drop((held, permit, read, in_session));
         waiting.await.unwrap().unwrap().release().await.unwrap();
     }
@@ -142,6 +142,20 @@ over_a_socket! {
         let second = browser.open(&first.link("Next page")).await;
         let names = [first.texts("td[data-label=Job]"), second.texts("td[data-label=Job]")].concat();
         assert_eq!(names, expected);
+    }
+
+    async fn names_in_use_are_found_behind_many_that_are_free() {
+        let (server, rowlock, db) = console(|console| console).await;
+        db.execute(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 12000)
+             INSERT INTO rowlock_lock (name, fence) SELECT CAST(printf('free%05d', n) AS BLOB), 2000000000000000 FROM n",
+        )
+        .await;
+        let _held = rowlock.lock("used").ttl(LONG).acquire().await.unwrap();
+        let mut browser = server.browser();
+        assert_eq!(browser.open("/locks").await.texts("td[data-label=Name]"), ["used"]);
+        let counts = browser.open("/").await.text("dl.counts");
+        assert!(counts.contains("Names in use among the first 5,000 rows 0+"), "{counts}");
     }
 
     async fn only_a_name_that_is_orphaned_is_marked() {
