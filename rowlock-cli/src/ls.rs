@@ -20,9 +20,12 @@ pub(crate) struct Ls {
     /// Only names that have a holder.
     #[arg(long, conflicts_with = "waiting")]
     held: bool,
-    /// Only names that somebody waits for.
+    /// Only names that have a waiter.
     #[arg(long)]
     waiting: bool,
+    /// Only names that are paused.
+    #[arg(long, conflicts_with_all = ["held", "waiting"])]
+    paused: bool,
     /// Show the list again each second, until Ctrl-C.
     #[arg(long, conflicts_with = "json")]
     watch: bool,
@@ -74,9 +77,10 @@ impl Ls {
     }
 
     fn state(&self) -> NameState {
-        match (self.held, self.waiting) {
-            (true, _) => NameState::Held,
-            (_, true) => NameState::Awaited,
+        match (self.held, self.waiting, self.paused) {
+            (true, ..) => NameState::Held,
+            (_, true, _) => NameState::Awaited,
+            (.., true) => NameState::Paused,
             _ => NameState::InUse,
         }
     }
@@ -130,7 +134,15 @@ impl Ls {
         if self.json {
             array.end()?;
         } else if count == 0 {
-            say!("nobody holds a lock")?;
+            let none = "nobody holds a lock";
+            say!(
+                "{}",
+                if self.paused {
+                    "no name is paused"
+                } else {
+                    none
+                }
+            )?;
         }
         Ok(count)
     }
@@ -156,7 +168,9 @@ impl Ls {
 
 fn print_names(names: &[NameInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
     let held: Vec<_> = names.iter().flat_map(|info| info.holders.clone()).collect();
-    show::print_tables("nobody holds a lock", &held, waiters)?;
     let paused: Vec<_> = names.iter().filter_map(|info| info.pause.clone()).collect();
+    if paused.is_empty() || !held.is_empty() || !waiters.is_empty() {
+        show::print_tables("nobody holds a lock", &held, waiters)?;
+    }
     pause::print(&paused)
 }

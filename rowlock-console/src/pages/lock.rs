@@ -59,7 +59,10 @@ impl Content for Lock {
                     }
                     @if let Some(pause) = &info.pause { p { strong { "It is " (text(&pause.to_string())) } } }
                 }
-                None => { p { "The database has no row of this name: it was not used for ten days, or never." } }
+                None => {
+                    p { "The database has no row of this name: it was not used for ten days, or never." }
+                    p.actions { (links.act("pause", &name, "Pause it")) }
+                }
             }
             h3 { "Holders" }
             @if held.is_empty() { p { "Nobody holds it." } } @else { (holders(held)) }

@@ -169,7 +169,11 @@ impl Counts {
     fn html(&self, links: Links<'_>) -> Markup {
         // One call has found few names in the rows that it reads.
         let is_part = self.has_more_names && self.names < COUNTED as usize;
-        let among = if is_part { " among the first 5,000 rows" } else { "" };
+        let among = if is_part {
+            " among the first 5,000 rows"
+        } else {
+            ""
+        };
         html! {
             dl.counts {
                 (number(&format!("Names in use{among}"), &bounded(self.names, self.has_more_names), &links.to("/locks")))

@@ -57,7 +57,9 @@ on_every_engine! {
         assert_eq!(tables.len(), 2, "{tables:?}");
         assert!(tables[1].starts_with("1 "), "the first in the queue: {tables:?}");
         browser.open(&locks.link("exports")).await.says(200, "2 of 3 permits are taken");
-        browser.open("/lock?name=unknown").await.says(200, "no row of this name");
+        let unknown = browser.open("/lock?name=unknown").await;
+        unknown.says(200, "no row of this name");
+        assert_eq!(unknown.link("Pause it"), "/act/pause?name=unknown");
 
         let sessions = browser.open("/sessions").await;
         let rows = sessions.texts("tbody tr");

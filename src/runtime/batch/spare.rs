@@ -116,7 +116,11 @@ impl Spare {
     /// and a [`SpareLink`] that rests.
     pub(crate) async fn wanted(&self) {
         // The sender is here.
-        let _ = self.waiting.subscribe().wait_for(|number| *number > 0).await;
+        let _ = self
+            .waiting
+            .subscribe()
+            .wait_for(|number| *number > 0)
+            .await;
     }
 }
 
