@@ -159,8 +159,14 @@ async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failur
         let lock = client.lock(name(number));
         tasks.spawn(async move { lock.acquire().await.map(drop) });
     }
-    while client.admin().waiters().await?.len() < arguments.tasks {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    for number in 0..arguments.names {
+        let waiters = arguments
+            .tasks
+            .saturating_sub(number)
+            .div_ceil(arguments.names);
+        while client.admin().queue(name(number)).await?.len() < waiters {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
     let mut bare = Bare::connect(server).await?;
     // Until the pace of the looks is the lasting one, and the server's statistics are those of the waiting.

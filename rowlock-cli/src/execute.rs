@@ -1,6 +1,6 @@
 //! What each command does.
 
-use rowlock::migration_sql;
+use rowlock::{NameState, migration_sql};
 
 use crate::{
     ABSENT, Arguments, Command, Failure, USAGE, check, database, documents, idempotency, out,
@@ -65,18 +65,18 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Resume { name } => pause::resume(url, name).await,
         Command::Show { name, json } => {
             let rowlock = database::find(url).await?;
-            let held = rowlock.admin().holders(name.clone()).await?;
-            let waiters = rowlock.admin().queue(name.clone(), 0).await?;
-            let pause = rowlock.admin().paused(name.clone()).await?;
-            show::print_one(&name, (&held, &waiters), pause.as_ref(), json)?;
+            let info = rowlock.admin().name(name.clone()).await?;
+            let waiters = rowlock.admin().queue(name.clone()).await?;
+            show::print_one(&name, info.as_ref(), &waiters, json)?;
+            let is_held = info.as_ref().is_some_and(|info| info.is(NameState::Held));
             if !json {
-                pause::print(pause.as_slice())?;
+                pause::print(info.and_then(|info| info.pause).as_slice())?;
                 quarantine::tell_of_it(&rowlock).await?;
             }
-            if held.is_empty() && !json {
+            if !is_held && !json {
                 database::tell_where(&rowlock);
             }
-            Ok(if held.is_empty() { ABSENT } else { 0 })
+            Ok(if is_held { 0 } else { ABSENT })
         }
         Command::Release { name, force } => {
             let rowlock = database::find(url).await?;

@@ -20,9 +20,12 @@ pub(crate) struct Ls {
     /// Only names that have a holder.
     #[arg(long, conflicts_with = "waiting")]
     held: bool,
-    /// Only names that somebody waits for.
+    /// Only names that have a waiter.
     #[arg(long)]
     waiting: bool,
+    /// Only names that are paused.
+    #[arg(long, conflicts_with_all = ["held", "waiting"])]
+    paused: bool,
     /// Show the list again each second, until Ctrl-C.
     #[arg(long, conflicts_with = "json")]
     watch: bool,
@@ -70,12 +73,16 @@ impl Ls {
             let message = format!("`{pattern}`: a `*` may stand at the end only, as in 'stock:*'");
             return Err(Failure::Other(message, USAGE));
         }
-        let state = match (self.held, self.waiting) {
-            (true, _) => NameState::Held,
-            (_, true) => NameState::Awaited,
+        Ok(NameFilter::new().prefix(prefix).state(self.state()))
+    }
+
+    fn state(&self) -> NameState {
+        match (self.held, self.waiting, self.paused) {
+            (true, ..) => NameState::Held,
+            (_, true, _) => NameState::Awaited,
+            (.., true) => NameState::Paused,
             _ => NameState::InUse,
-        };
-        Ok(NameFilter::new().prefix(prefix).state(state))
+        }
     }
 
     /// The wanted names of a page, and those who wait for them.
@@ -84,14 +91,27 @@ impl Ls {
         rowlock: &Rowlock,
         filter: &NameFilter,
     ) -> Result<(Vec<NameInfo>, Vec<WaiterInfo>, Option<String>), Failure> {
-        let page = rowlock.admin().names(filter).await?;
-        let is_wanted = |info: &NameInfo| self.name().is_none_or(|name| info.name.as_str() == name);
-        let names: Vec<NameInfo> = page.items.into_iter().filter(is_wanted).collect();
+        let (names, next) = if let Some(name) = self.name() {
+            let info = rowlock.admin().name(name).await?;
+            let info = info.filter(|info| info.is(self.state()));
+            (Vec::from_iter(info), None)
+        } else {
+            let mut page = rowlock.admin().names(filter).await?;
+            // A page has 100 holders of a name at most.
+            for info in page
+                .items
+                .iter_mut()
+                .filter(|info| info.holders.len() >= 100)
+            {
+                info.holders = rowlock.admin().holders(info.name.clone()).await?;
+            }
+            (page.items, page.next)
+        };
         let mut waiters = Vec::new();
         for info in names.iter().filter(|info| info.waiters > 0) {
-            waiters.extend(queue(rowlock, info).await?);
+            waiters.extend(rowlock.admin().queue(info.name.clone()).await?);
         }
-        Ok((names, waiters, page.next))
+        Ok((names, waiters, next))
     }
 
     /// Prints all pages. Returns how many names these have.
@@ -114,7 +134,15 @@ impl Ls {
         if self.json {
             array.end()?;
         } else if count == 0 {
-            say!("nobody holds a lock")?;
+            let none = "nobody holds a lock";
+            say!(
+                "{}",
+                if self.paused {
+                    "no name is paused"
+                } else {
+                    none
+                }
+            )?;
         }
         Ok(count)
     }
@@ -140,20 +168,9 @@ impl Ls {
 
 fn print_names(names: &[NameInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
     let held: Vec<_> = names.iter().flat_map(|info| info.holders.clone()).collect();
-    show::print_tables("nobody holds a lock", &held, waiters)?;
     let paused: Vec<_> = names.iter().filter_map(|info| info.pause.clone()).collect();
-    pause::print(&paused)
-}
-
-/// All who wait for a name.
-async fn queue(rowlock: &Rowlock, info: &NameInfo) -> Result<Vec<WaiterInfo>, Failure> {
-    let mut all: Vec<WaiterInfo> = Vec::new();
-    loop {
-        let after = all.last().map_or(0, |last| last.position);
-        let page = rowlock.admin().queue(info.name.clone(), after).await?;
-        if page.is_empty() {
-            return Ok(all);
-        }
-        all.extend(page);
+    if paused.is_empty() || !held.is_empty() || !waiters.is_empty() {
+        show::print_tables("nobody holds a lock", &held, waiters)?;
     }
+    pause::print(&paused)
 }

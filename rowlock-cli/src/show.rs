@@ -33,7 +33,7 @@ struct JsonHolder<'a> {
 #[derive(Debug, Serialize)]
 pub(crate) struct JsonListed<'a> {
     name: &'a str,
-    /// `lock`, `rw_lock` or `semaphore`. `null`: the name has no holder.
+    /// `lock`, `rw_lock` or `semaphore`. `null`: the name has no row.
     kind: Option<&'static str>,
     holders: Vec<JsonHolder<'a>>,
     waiters: Vec<JsonWaiter<'a>>,
@@ -126,16 +126,6 @@ pub(crate) fn milliseconds(of: Duration) -> u64 {
     u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The kind of a name that is held in this mode.
-fn kind(mode: Mode) -> Option<&'static str> {
-    match mode {
-        Mode::Lock => Some("lock"),
-        Mode::Read | Mode::Write => Some("rw_lock"),
-        Mode::Permit { .. } => Some("semaphore"),
-        _ => None,
-    }
-}
-
 impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
     fn from(held: &'a LockInfo) -> Self {
         let (weight, capacity) = match held.mode {
@@ -158,7 +148,7 @@ impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
     }
 }
 
-fn kind_of(kind: Kind) -> Option<&'static str> {
+fn kind(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::Lock => Some("lock"),
         Kind::ReadWrite => Some("rw_lock"),
@@ -172,7 +162,7 @@ pub(crate) fn listed<'a>(names: &'a [NameInfo], waiters: &'a [WaiterInfo]) -> Ve
     let of = |name: &'a Name| waiters.iter().filter(move |waiter| waiter.name == *name);
     let listed = names.iter().map(|info| JsonListed {
         name: info.name.as_str(),
-        kind: kind_of(info.kind),
+        kind: kind(info.kind),
         holders: info.holders.iter().map(Into::into).collect(),
         waiters: of(&info.name).map(Into::into).collect(),
         pause: info.pause.as_ref().map(Into::into),
@@ -322,17 +312,18 @@ pub(crate) fn print_sessions(
 /// A name that may have neither holders nor waiters.
 pub(crate) fn print_one(
     name: &Name,
-    (held, waiters): (&[LockInfo], &[WaiterInfo]),
-    pause: Option<&PauseInfo>,
+    info: Option<&NameInfo>,
+    waiters: &[WaiterInfo],
     json: bool,
 ) -> Result<(), Failure> {
+    let held = info.map_or(&[][..], |info| &info.holders);
     if json {
         return print_json(&JsonListed {
             name: name.as_str(),
-            kind: held.first().and_then(|held| kind(held.mode)),
+            kind: info.and_then(|info| kind(info.kind)),
             holders: held.iter().map(Into::into).collect(),
             waiters: waiters.iter().map(Into::into).collect(),
-            pause: pause.map(Into::into),
+            pause: info.and_then(|info| Some(info.pause.as_ref()?.into())),
         });
     }
     print_tables(&format!("nobody holds {name:?}"), held, waiters)

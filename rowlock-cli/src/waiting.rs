@@ -33,9 +33,9 @@ pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name) {
 }
 
 async fn state(rowlock: &Rowlock, name: &Name) -> Result<String, Error> {
-    let held = rowlock.admin().holders(name.clone()).await?;
-    let queue = rowlock.admin().queue(name.clone(), 0).await?;
-    let pause = rowlock.admin().paused(name.clone()).await?;
+    let info = rowlock.admin().name(name.clone()).await?;
+    let queue = rowlock.admin().queue(name.clone()).await?;
+    let (held, pause) = info.map_or_else(Default::default, |info| (info.holders, info.pause));
     let who = match &held[..] {
         [] if let Some(pause) = &pause => pause.to_string(),
         [] => "nobody holds it now".into(),

@@ -14,7 +14,7 @@ pub type Waiting = JoinHandle<Result<Held, Error>>;
 
 /// The waiters for a name, the first one first.
 pub async fn waiters(rowlock: &Rowlock, name: &str) -> Vec<WaiterInfo> {
-    rowlock.admin().queue(name, 0).await.unwrap()
+    rowlock.admin().queue(name).await.unwrap()
 }
 
 /// The holders of the waiters for a name, the first one first.

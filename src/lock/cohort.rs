@@ -250,7 +250,7 @@ mod tests {
         while !cohort.lingers() {
             let before = rowlock.lock("a").acquire().await.unwrap();
             let release = async {
-                while rowlock.admin().waiters().await.unwrap().is_empty() {
+                while rowlock.admin().queue("a").await.unwrap().is_empty() {
                     tokio::task::yield_now().await;
                 }
                 before.release().await.unwrap();

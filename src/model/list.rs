@@ -68,10 +68,10 @@ pub enum NameState {
     InUse,
     /// It has a holder.
     Held,
-    /// Somebody waits for it.
+    /// It has a waiter.
     Awaited,
-    /// Somebody waits for it, nobody holds it, and it is not [paused](crate::Admin::pause). That lasts for a moment,
-    /// until a client passes it on; it lasts longer in a quarantine.
+    /// It is the name of a lock that has a waiter, has no holder, and is not [paused](crate::Admin::pause). That lasts
+    /// for a moment, until a client passes it on; it lasts longer in a quarantine.
     Orphaned,
     /// It is [paused](crate::Admin::pause).
     Paused,
@@ -90,14 +90,17 @@ pub struct NameInfo {
     /// How many wait for it. (The waiters of a crashed process count until their session has expired and their turn
     /// comes.)
     pub waiters: u32,
-    /// Its holders, at most 100 of them: [`Admin::holders`](crate::Admin::holders) lists all.
+    /// Its holders. On a page of [`Admin::names`](crate::Admin::names) at most 100 of them:
+    /// [`Admin::name`](crate::Admin::name) has all.
     pub holders: Vec<LockInfo>,
     /// Its pause, if it is paused.
     pub pause: Option<PauseInfo>,
 }
 
 impl NameInfo {
-    pub(crate) fn is(&self, state: NameState) -> bool {
+    /// Whether it was in this state when it was read.
+    #[must_use]
+    pub fn is(&self, state: NameState) -> bool {
         let (held, awaited) = (!self.holders.is_empty(), self.waiters > 0);
         let paused = self.pause.is_some();
         match state {

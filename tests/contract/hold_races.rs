@@ -188,7 +188,7 @@ on_every_engine! {
                 next.fence()
             });
         }
-        eventually("they wait", async || !one.admin().waiters().await.unwrap().is_empty()).await;
+        eventually("they wait", async || !one.admin().queue("a").await.unwrap().is_empty()).await;
         held.release_in(Duration::from_millis(300)).await.unwrap();
         let mut fences = tasks.join_all().await;
         fences.sort_unstable();

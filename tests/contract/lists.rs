@@ -30,6 +30,15 @@ fn names(pages: &[Page<NameInfo>]) -> Vec<&str> {
     infos.map(|info| info.name.as_str()).collect()
 }
 
+/// A name without what passes of the times of its holders.
+fn steady(info: &NameInfo) -> NameInfo {
+    let mut info = info.clone();
+    for held in &mut info.holders {
+        (held.expires_at, held.remaining) = (held.acquired_at, Duration::ZERO);
+    }
+    info
+}
+
 /// Free rows of names, as a release leaves them. (Their fences are of the year 2033: the cleaner removes old ones.)
 async fn rows(db: &Db, names: impl Iterator<Item = String>) {
     let rows: Vec<String> = names
@@ -63,6 +72,10 @@ on_every_engine! {
         assert_eq!((info.fence, info.holders[0].fence), (awaited.fence(), awaited.fence()));
         assert_eq!((free.waiters, free.holders.len()), (0, 0));
         assert_eq!((rw.kind, rw.holders.len(), s.kind.to_string(), s.holders.len()), (Kind::ReadWrite, 1, "a semaphore of 3".into(), 2));
+        assert_eq!(two.admin().name("a:awaited").await.unwrap().as_ref().map(steady), Some(steady(info)));
+        assert_eq!(two.admin().name("a:s").await.unwrap().as_ref().map(steady), Some(steady(s)));
+        assert_eq!(two.admin().name("a:free").await.unwrap().as_ref(), Some(free));
+        assert_eq!(two.admin().name("a:").await.unwrap(), None);
         let in_state = async |state| {
             let found = pages(&two, of_a().state(state)).await;
             names(&found).join(" ")
@@ -72,12 +85,10 @@ on_every_engine! {
         assert_eq!(in_state(NameState::Awaited).await, "a:awaited");
         assert_eq!(in_state(NameState::Orphaned).await, "");
 
-        let queue = two.admin().queue("a:awaited", 0).await.unwrap();
+        let queue = two.admin().queue("a:awaited").await.unwrap();
         let holders: Vec<&str> = queue.iter().map(|waiter| &*waiter.holder).collect();
         assert_eq!(holders, ["first", "second"]);
-        let rest = two.admin().queue("a:awaited", queue[0].position).await.unwrap();
-        assert_eq!(rest.iter().map(|waiter| &*waiter.holder).collect::<Vec<_>>(), ["second"]);
-        assert_eq!(two.admin().queue("a", 0).await.unwrap(), []);
+        assert_eq!(two.admin().queue("a").await.unwrap(), []);
         for task in waiting {
             task.abort();
         }
@@ -121,6 +132,8 @@ on_every_engine! {
         let found = pages(&rowlock, NameFilter::new()).await;
         assert_eq!(names(&found), ["l", "m", "n"]);
         assert_eq!(found[0].items[1].holders.len(), 100);
+        let all = rowlock.admin().name("m").await.unwrap().unwrap();
+        assert_eq!(all.holders.len(), 2_501);
         assert_eq!(rowlock.admin().list().await.unwrap().len(), 2_503);
         db.execute("DELETE FROM rowlock_lock WHERE holder = 'copy'").await;
         drop((permit, others));

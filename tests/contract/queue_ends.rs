@@ -167,7 +167,7 @@ on_every_engine! {
         let second = join(&three, "a", "second").await;
         let third = join(&dead, "a", "third").await;
         let last = join(&three, "a", "last").await;
-        let before = three.admin().waiters().await.unwrap();
+        let before = three.admin().queue("a").await.unwrap();
         expire_session(db, "dead").await;
         queue_is(&one, "a", &["second", "last"]).await;
         release(&held).await;

@@ -98,7 +98,7 @@ on_every_engine! {
         for lock in locks {
             waiting.push(tokio::spawn(async move { lock.acquire().await.unwrap() }));
             eventually("it waits", async || {
-                rowlock.admin().waiters().await.unwrap().len() == waiting.len()
+                rowlock.admin().queue("a").await.unwrap().len() == waiting.len()
             })
             .await;
         }

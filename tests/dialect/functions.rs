@@ -35,7 +35,7 @@ async fn assert_that_the_queue_works(db: &Db) {
     let lock = two.lock("queue");
     let waits = tokio::spawn(async move { lock.acquire().await });
     eventually("it waits", async || {
-        one.admin().waiters().await.unwrap().len() == 1
+        one.admin().queue("queue").await.unwrap().len() == 1
     })
     .await;
     held.release().await.unwrap();
@@ -234,7 +234,7 @@ async fn two_releases_share_one_queue() {
     let lock = two.lock("q");
     let waits = tokio::spawn(async move { lock.acquire().await });
     eventually("both wait", async || {
-        one.admin().waiters().await.unwrap().len() == 2
+        one.admin().queue("q").await.unwrap().len() == 2
     })
     .await;
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rowlock::{Builder, Engine, Held, Rowlock};
+use rowlock::{Builder, Engine, Held, NameFilter, Rowlock};
 use rowlock_test::{Db, User, begin_new, eventually, loss, outcome, patience, queue_of, take};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -78,7 +78,8 @@ async fn all_at_once(rowlock: &Rowlock, other: &Rowlock, db: &Db, round: &str) {
             admin.force_release(name.as_str()).await.unwrap();
             drop(held);
             admin.list().await.unwrap();
-            admin.waiters().await.unwrap();
+            admin.names(&NameFilter::new()).await.unwrap();
+            admin.queue(name.as_str()).await.unwrap();
             admin.runs().await.unwrap();
             admin.clean(100).await.unwrap();
             rowlock.inspect("n0").await.unwrap();

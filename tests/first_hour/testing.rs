@@ -16,7 +16,7 @@ async fn a_runtime_whose_time_is_paused() {
     assert!(held.is_held());
     let (waits, lock) = (rowlock.clone(), "a");
     let next = tokio::spawn(async move { waits.lock(lock).acquire().await });
-    eventually_yielding(async || !rowlock.admin().waiters().await.unwrap().is_empty()).await;
+    eventually_yielding(async || !rowlock.admin().queue("a").await.unwrap().is_empty()).await;
     held.release().await.unwrap();
     assert!(next.await.unwrap().unwrap().is_held());
     let request = Fingerprint::of("pay 5");

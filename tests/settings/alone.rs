@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rowlock::extend::raise_fence;
-use rowlock::{Begun, Error, Fingerprint, LockInfo, Rowlock, Scope, StepFailed};
+use rowlock::{
+    Begun, Error, Fingerprint, LockInfo, NameFilter, NameState, Rowlock, Scope, StepFailed,
+};
 use rowlock_recipes::job::Job;
 use rowlock_test::{
     begin, begin_new, eventually, join, outcome, patience, queue_is, queue_of, release, take, turns,
@@ -157,7 +159,7 @@ pub(crate) async fn lists(shop: &Shop) {
             .count(),
         5
     );
-    assert_eq!(shop.one.admin().waiters().await.unwrap().len(), 1);
+    assert_eq!(shop.one.admin().queue("list 0").await.unwrap().len(), 1);
     assert!(!shop.one.admin().sessions().await.unwrap().is_empty());
     for held in &held {
         release(held).await;
@@ -301,7 +303,8 @@ pub(crate) async fn pauses(shop: &Shop) {
         assert!(refused.locked().is_none());
         tx.release().await;
     }
-    assert_eq!(shop.two.admin().pauses().await.unwrap().len(), 1);
+    let paused = NameFilter::new().state(NameState::Paused);
+    assert_eq!(ops.names(&paused).await.unwrap().items.len(), 1);
     assert!(shop.two.admin().resume("p").await.unwrap());
     release(&take(&shop.two, "p", TTL).await).await;
 }

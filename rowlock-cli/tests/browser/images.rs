@@ -50,9 +50,9 @@ pub(crate) async fn fill(place: &Place) -> Rowlock {
     for holder in ["worker-1@shop-1", "worker-2@shop-2", "worker-5@shop-2"] {
         let client = place.client(holder).await;
         let lock = client.lock("stock:42").ttl(LONG);
-        let before = shop.admin().queue("stock:42", 0).await.unwrap().len();
+        let before = shop.admin().queue("stock:42").await.unwrap().len();
         tokio::spawn(async move { lock.acquire().await });
-        let waits = async || shop.admin().queue("stock:42", 0).await.unwrap().len() > before;
+        let waits = async || shop.admin().queue("stock:42").await.unwrap().len() > before;
         eventually("it waits", waits).await;
         std::mem::forget(client);
     }

@@ -122,3 +122,29 @@ async fn what_is_listed_can_be_pasted_into_show() {
     }
     assert_eq!(seen, keys.len(), "{listed}");
 }
+
+#[test]
+fn ls_and_show_leave_out_no_holder_and_no_waiter() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["set-capacity", "s", "200"])), 0);
+    shell.sql(
+        "INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
+         VALUES (x'01010101010101010101010101010101', 'client', 0, 9000000000000000);
+         WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 150)
+         INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, capacity, weight)
+         SELECT CAST(x'7300' || printf('%032x', n) AS BLOB), randomblob(16), n, 'holder', 0, 9000000000000000, capacity, 1
+         FROM n, rowlock_lock WHERE name = x'73';
+         WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 1001)
+         INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at)
+         SELECT x'73', n, randomblob(16), id, 'waiter', 0 FROM n, rowlock_session;
+         UPDATE rowlock_lock SET waiters = 1001, next_position = 1002 WHERE name = x'73'",
+    );
+    let all = shell.json(&["ls", "--json"]);
+    let count = |what: &str| all[0][what].as_array().unwrap().len();
+    assert_eq!((count("holders"), count("waiters")), (150, 1_001));
+    let same = |other: &serde_json::Value| {
+        other["holders"] == all[0]["holders"] && other["waiters"].as_array().unwrap().len() == 1_001
+    };
+    assert!(same(&shell.json(&["show", "s", "--json"])));
+    assert!(same(&shell.json(&["ls", "s", "--json"])[0]));
+}

@@ -36,9 +36,16 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
         list[0]["pause"]["until"].is_null() && list[1]["pause"]["until"].is_string(),
         "{list}"
     );
+    assert_eq!(shell.json(&["ls", "--paused", "--json"]), list);
+    assert_eq!(
+        stdout(&shell.run(&["ls", "other", "--paused"])),
+        "no name is paused\n"
+    );
+    let said = stdout(&shell.run(&["ls"]));
+    assert!(!said.contains("nobody holds a lock"), "{said}");
     let shown = stdout(&shell.run(&["show", "a", "--json"]));
     let shown: Value = serde_json::from_str(&shown).unwrap();
-    assert_eq!(shown["pause"], list[0]["pause"]);
+    assert_eq!(shown, list[0], "a name that nobody holds");
     for command in [&["ls"][..], &["show", "a"]] {
         let said = stdout(&shell.run(command));
         assert!(said.contains("\"a\" is paused by"), "{said}");

@@ -59,7 +59,7 @@ async fn what_another_process_has_written_is_printed_without_control_characters(
     tokio::select! {
         _ = &mut queue => panic!("it is held"),
         () = async {
-            while other.admin().waiters().await.unwrap().is_empty() {}
+            while other.admin().queue("run").await.unwrap().is_empty() {}
         } => {}
     }
     for (arguments, expected) in [

@@ -1,7 +1,7 @@
 //! One name: its holders, its queue, its last runs.
 
 use maud::{Markup, html};
-use rowlock::{Error, Kind, LockInfo, Mode, Name, NameFilter, NameInfo, RunInfo, WaiterInfo};
+use rowlock::{Error, Kind, LockInfo, Mode, Name, NameInfo, RunInfo, WaiterInfo};
 
 use super::chart::{chart, runs};
 use super::columns;
@@ -17,26 +17,20 @@ const SHOWN: usize = 200;
 pub(crate) struct Lock {
     name: Name,
     info: Option<NameInfo>,
-    holders: Vec<LockInfo>,
     queue: Vec<WaiterInfo>,
     runs: Vec<RunInfo>,
 }
 
-/// The row of a name. (It is the first one of those that begin with it.)
 pub(crate) async fn info_of(shared: &Shared, name: &Name) -> Result<Option<NameInfo>, Error> {
-    let filter = NameFilter::new().prefix(name.as_str()).limit(1);
-    let page = shared.rowlock.admin().names(&filter).await?;
-    let first = page.items.into_iter().next();
-    Ok(first.filter(|info| info.name == *name))
+    shared.rowlock.admin().name(name.as_str()).await
 }
 
 pub(crate) async fn read(shared: &Shared, name: &Name) -> Result<Lock, Error> {
     let admin = shared.rowlock.admin();
     Ok(Lock {
         name: name.clone(),
-        info: info_of(shared, name).await?,
-        holders: admin.holders(name.as_str()).await?,
-        queue: admin.queue(name.as_str(), 0).await?,
+        info: admin.name(name.as_str()).await?,
+        queue: admin.queue(name.as_str()).await?,
         runs: admin.runs_of(name.as_str()).await?,
     })
 }
@@ -44,14 +38,15 @@ pub(crate) async fn read(shared: &Shared, name: &Name) -> Result<Lock, Error> {
 impl Content for Lock {
     fn html(&self, links: Links<'_>) -> Markup {
         let name = [("name", self.name.as_str())];
-        let is_used = !self.holders.is_empty() || !self.queue.is_empty();
+        let held = self.info.as_ref().map_or(&[][..], |info| &info.holders);
+        let is_used = !held.is_empty() || !self.queue.is_empty();
         html! {
             h2 { (text(self.name.as_str())) }
             @match &self.info {
                 Some(info) => {
                     p {
                         "A " (kind(info.kind)) ". Its last fence is " (info.fence) ". "
-                        (taken(info.kind, &self.holders))
+                        (taken(info.kind, held))
                     }
                     p.actions {
                         @if is_used { (links.act("free", &name, "Free it")) }
@@ -64,10 +59,13 @@ impl Content for Lock {
                     }
                     @if let Some(pause) = &info.pause { p { strong { "It is " (text(&pause.to_string())) } } }
                 }
-                None => { p { "The database has no row of this name: it was not used for ten days, or never." } }
+                None => {
+                    p { "The database has no row of this name: it was not used for ten days, or never." }
+                    p.actions { (links.act("pause", &name, "Pause it")) }
+                }
             }
             h3 { "Holders" }
-            @if self.holders.is_empty() { p { "Nobody holds it." } } @else { (holders(&self.holders)) }
+            @if held.is_empty() { p { "Nobody holds it." } } @else { (holders(held)) }
             h3 { "Queue" }
             @if self.queue.is_empty() { p { "Nobody waits for it." } } @else { (queue(&self.queue)) }
             h3 { "Last runs" }
@@ -131,8 +129,7 @@ fn queue(queue: &[WaiterInfo]) -> Markup {
         }
         @if queue.len() > SHOWN {
             @let rest = queue.len() - SHOWN;
-            // A list of waiters has 1,000 at most.
-            p { "And " (count(rest as u64, "other", "others")) @if queue.len() >= 1_000 { ", or more" } "." }
+            p { "And " (count(rest as u64, "other", "others")) "." }
         }
     }
 }

@@ -12,6 +12,9 @@ use crate::content::{Content, Links};
 use crate::fields::{Fields, query};
 use crate::text::{between, span, text, time};
 
+/// The most calls for a page: one that finds no name in the rows that it reads is followed by the next one.
+const CALLS: usize = 20;
+
 /// The parameters of the page.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct LocksView {
@@ -90,7 +93,15 @@ impl LocksView {
             _ => filter.state(NameState::InUse),
         };
         let from = Some(self.from.clone()).filter(|from| !from.is_empty());
-        let mut page = shared.rowlock.admin().names(&filter.from(from)).await?;
+        let mut filter = filter.from(from);
+        let mut page = shared.rowlock.admin().names(&filter).await?;
+        for _ in 1..CALLS {
+            if !page.items.is_empty() || page.next.is_none() {
+                break;
+            }
+            filter = filter.from(page.next);
+            page = shared.rowlock.admin().names(&filter).await?;
+        }
         match self.sort.as_str() {
             "age" => page.items.sort_by_key(|info| {
                 let since = info.holders.iter().map(|held| held.acquired_at).min();
@@ -163,8 +174,7 @@ fn row(info: &NameInfo, links: Links<'_>) -> Markup {
                             " others"
                         }
                     }
-                    None if info.pause.is_some() => "nobody",
-                    None if info.waiters > 0 => { strong.bad { "nobody" } }
+                    None if info.is(NameState::Orphaned) => { strong.bad { "nobody" } }
                     None => "nobody",
                 }
             }

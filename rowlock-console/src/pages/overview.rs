@@ -122,7 +122,7 @@ impl Content for Overview {
                         (links.act("end-quarantine", &[], "End the quarantine"))
                     }
                 }
-                (list("Names that somebody waits for and nobody holds", &self.orphaned, |info| html! {
+                (list("Locks that have waiters and no holder", &self.orphaned, |info| html! {
                     (links.lock(&info.name)) ": " (count(info.waiters.into(), "waiter", "waiters"))
                 }))
                 (list("Records that wait for a decision", &self.undecided, |info| html! {
@@ -167,10 +167,17 @@ fn list<T>(title: &str, items: &[T], item: impl Fn(&T) -> Markup) -> Markup {
 
 impl Counts {
     fn html(&self, links: Links<'_>) -> Markup {
+        // One call has found few names in the rows that it reads.
+        let is_part = self.has_more_names && self.names < COUNTED as usize;
+        let among = if is_part {
+            " among the first 5,000 rows"
+        } else {
+            ""
+        };
         html! {
             dl.counts {
-                (number("Names held or waited for", &bounded(self.names, self.has_more_names), &links.to("/locks")))
-                (number("Waiters", &grouped(self.waiters, self.has_more_names), &links.to("/locks?state=awaited")))
+                (number(&format!("Names in use{among}"), &bounded(self.names, self.has_more_names), &links.to("/locks")))
+                (number(&format!("Waiters{among}"), &grouped(self.waiters, self.has_more_names), &links.to("/locks?state=awaited")))
                 (number("Sessions", &bounded(self.sessions, false), &links.to("/sessions")))
                 (number("Jobs", &bounded(self.jobs, false), &links.to("/jobs")))
                 (number("Records", &bounded(self.records, self.has_more_records), &links.to("/records")))

@@ -57,7 +57,9 @@ on_every_engine! {
         assert_eq!(tables.len(), 2, "{tables:?}");
         assert!(tables[1].starts_with("1 "), "the first in the queue: {tables:?}");
         browser.open(&locks.link("exports")).await.says(200, "2 of 3 permits are taken");
-        browser.open("/lock?name=unknown").await.says(200, "no row of this name");
+        let unknown = browser.open("/lock?name=unknown").await;
+        unknown.says(200, "no row of this name");
+        assert_eq!(unknown.link("Pause it"), "/act/pause?name=unknown");
 
         let sessions = browser.open("/sessions").await;
         let rows = sessions.texts("tbody tr");
@@ -65,7 +67,7 @@ on_every_engine! {
 
         let overview = browser.open("/").await;
         let counts = overview.text(".counts");
-        assert!(counts.contains("Names held or waited for 4") && counts.contains("Waiters 1"), "{counts}");
+        assert!(counts.contains("Names in use 4") && counts.contains("Waiters 1"), "{counts}");
         drop((held, permit, read, in_session));
         waiting.await.unwrap().unwrap().release().await.unwrap();
     }
@@ -142,6 +144,30 @@ over_a_socket! {
         let second = browser.open(&first.link("Next page")).await;
         let names = [first.texts("td[data-label=Job]"), second.texts("td[data-label=Job]")].concat();
         assert_eq!(names, expected);
+    }
+
+    async fn names_in_use_are_found_behind_many_that_are_free() {
+        let (server, rowlock, db) = console(|console| console).await;
+        db.execute(
+            "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 12000)
+             INSERT INTO rowlock_lock (name, fence) SELECT CAST(printf('free%05d', n) AS BLOB), 2000000000000000 FROM n",
+        )
+        .await;
+        let _held = rowlock.lock("used").ttl(LONG).acquire().await.unwrap();
+        let mut browser = server.browser();
+        assert_eq!(browser.open("/locks").await.texts("td[data-label=Name]"), ["used"]);
+        let counts = browser.open("/").await.text("dl.counts");
+        assert!(counts.contains("Names in use among the first 5,000 rows 0+"), "{counts}");
+    }
+
+    async fn only_a_name_that_is_orphaned_is_marked() {
+        let (server, rowlock, db) = console(|console| console).await;
+        rowlock.lock("lock").acquire().await.unwrap().release().await.unwrap();
+        rowlock.semaphore("permits", 2).acquire().await.unwrap().release().await.unwrap();
+        db.execute("UPDATE rowlock_lock SET waiters = 1").await;
+        let page = server.browser().open("/locks").await;
+        assert_eq!(page.texts("td[data-label=Name]"), ["lock", "permits"]);
+        assert_eq!(page.texts("td strong.bad"), ["nobody"]);
     }
 
     async fn what_needs_a_person_comes_first() {

@@ -3,13 +3,12 @@
 use super::Admin;
 use crate::model::list::{check_limit, cursor, key_at};
 use crate::model::{
-    Error, Kind, LockInfo, Name, NameFilter, NameInfo, NameState, Page, WaiterInfo,
+    Error, Kind, LockInfo, Name, NameFilter, NameInfo, NameState, Page, Subject, WaiterInfo,
 };
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::list::{KeyRange, PAGE, next_key};
-use crate::store::verbs::lock_row::end_of;
-use crate::store::verbs::queue::WaiterRow;
+use crate::store::verbs::lock_row::{RowAction, end_of};
 use crate::store::verbs::row::LockRow;
 
 /// How many windows of rows one call reads, if it finds too few names in them.
@@ -86,24 +85,59 @@ impl Admin<'_> {
         Ok(page(items, next))
     }
 
-    /// Those who wait for `name`, in their order: at most 1,000, with positions after `after` (0: from the first one
-    /// on). It does not show the waiters of sessions that have expired.
+    /// One name, with all its holders in the order of their fences. `None`: it has no row. It reads the rows of this
+    /// name only, on a connection of its own.
     ///
     /// # Errors
     ///
     /// An invalid name, a database out of reach, or a damaged row.
-    pub async fn queue<N>(self, name: N, after: i64) -> Result<Vec<WaiterInfo>, Error>
+    pub async fn name<N>(self, name: N) -> Result<Option<NameInfo>, Error>
     where
         N: TryInto<Name>,
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        let range = KeyRange {
-            from: name.as_bytes().to_vec(),
-            until: next_key(name.as_bytes()),
+        let subject = Subject::Lock(name.clone());
+        let look = async move |store: &mut dyn Store| {
+            let row = store.lock_row(&name, RowAction::Look).await?;
+            let Some(row) = row else { return Ok(None) };
+            Ok(Some((row, store.lock_holders(&name).await?)))
         };
-        let rows = self.waiting(range, after).await?;
-        rows.into_iter().map(WaiterRow::info).collect()
+        let found = self.read(subject, "look up", look).await?;
+        let Some((row, holders)) = found else {
+            return Ok(None);
+        };
+        let holders: Result<_, _> = holders.into_iter().map(LockRow::info).collect();
+        Ok(Some(NameInfo {
+            holders: holders?,
+            ..row.name_info()?
+        }))
+    }
+
+    /// All who wait for `name`, in their order. It does not show the waiters of sessions that have expired. It reads
+    /// the rows of this queue only, on a connection of its own, 1,000 in a statement.
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, a database out of reach, or a damaged row.
+    pub async fn queue<N>(self, name: N) -> Result<Vec<WaiterInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(after) = next {
+            let of = name.clone();
+            let list = async move |store: &mut dyn Store| store.list_waiters(&of, after).await;
+            let subject = Subject::Lock(name.clone());
+            let rows = self.read(subject, "list the waiters of", list).await?;
+            next = rows.get(PAGE - 1).map(|row| row.position);
+            for row in rows {
+                all.push(row.info()?);
+            }
+        }
+        Ok(all)
     }
 
     /// All live leases, sorted by name. It reads the whole table, page by page, on a connection of its own.
@@ -112,15 +146,6 @@ impl Admin<'_> {
     ///
     /// A database out of reach, or a damaged row.
     pub async fn list(self) -> Result<Vec<LockInfo>, Error> {
-        let live = self.all_rows(|row| Some(row).filter(LockRow::is_live));
-        live.await?.into_iter().map(LockRow::info).collect()
-    }
-
-    /// What `wanted` finds in the rows of all locks.
-    pub(super) async fn all_rows<T>(
-        self,
-        wanted: impl Fn(LockRow) -> Option<T>,
-    ) -> Result<Vec<T>, Error> {
         let (mut all, mut next) = (Vec::new(), Some(Vec::new()));
         while let Some(from) = next {
             let range = KeyRange {
@@ -129,29 +154,7 @@ impl Admin<'_> {
             };
             let rows = self.rows(range).await?;
             next = rows.get(PAGE - 1).map(|row| next_key(&row.name));
-            all.extend(rows.into_iter().filter_map(&wanted));
-        }
-        Ok(all)
-    }
-
-    /// All waiters in the queues of all locks, by name and position. It does not show the waiters of sessions that
-    /// have expired.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, or a damaged row.
-    pub async fn waiters(self) -> Result<Vec<WaiterInfo>, Error> {
-        let (mut all, mut next) = (Vec::new(), Some((Vec::new(), 0)));
-        while let Some((from, after)) = next {
-            let range = KeyRange {
-                from,
-                ..KeyRange::of_prefix(b"")
-            };
-            let rows = self.waiting(range, after).await?;
-            next = rows
-                .get(PAGE - 1)
-                .map(|row| (row.name.clone(), row.position));
-            for row in rows {
+            for row in rows.into_iter().filter(LockRow::is_live) {
                 all.push(row.info()?);
             }
         }
@@ -161,11 +164,6 @@ impl Admin<'_> {
     async fn rows(self, range: KeyRange) -> Result<Vec<LockRow>, Error> {
         let list = async move |store: &mut dyn Store| store.list_rows(&range).await;
         self.read(None, "list", list).await
-    }
-
-    async fn waiting(self, range: KeyRange, after: i64) -> Result<Vec<WaiterRow>, Error> {
-        let list = async move |store: &mut dyn Store| store.list_waiters(&range, after).await;
-        self.read(None, "list waiters", list).await
     }
 
     /// The first rows of a range, and where the next ones begin. The last name may have more permits than fit: it is

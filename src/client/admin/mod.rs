@@ -33,14 +33,16 @@ use crate::store::verbs::session::SessionRow;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let url = format!("sqlite:{}/locks.db", dir.path().display());
+/// use rowlock::{NameFilter, NameState};
+///
 /// let rowlock = rowlock::Rowlock::connect(&url).await?;
 /// let held = rowlock.lock("stock:42").acquire().await?;
 /// let admin = rowlock.admin();
-/// for lease in admin.list().await? {
-///     println!("{} is held by {} since {}", lease.name, lease.holder, lease.acquired_at);
+/// for info in admin.names(&NameFilter::new().state(NameState::InUse)).await?.items {
+///     println!("{}: {} holders, {} wait", info.name, info.holders.len(), info.waiters);
 /// }
-/// for waiter in admin.waiters().await? {
-///     println!("{} waits for {}", waiter.holder, waiter.name);
+/// for waiter in admin.queue("stock:42").await? {
+///     println!("{} waits since {}", waiter.holder, waiter.joined_at);
 /// }
 /// assert!(admin.force_release("stock:42").await?.is_some());
 /// assert!(!held.is_held());

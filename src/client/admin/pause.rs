@@ -79,12 +79,15 @@ impl Admin<'_> {
             why: core.alphabet.legible(&Arc::from(why)).await,
         };
         let limit = settings.operation_timeout;
-        let begin = async move |store: &mut dyn Store| store.pause_begin(&params, limit).await;
-        let head = core.lanes.wish(Subject::Lock(name.clone()), "pause");
-        let begun = core.lanes.run_slow(head, begin).await;
-        // Its tasks would go on taking a lease that lingers in this client.
-        drop(core.queue.keepers.recall(&name));
-        begun?.info()
+        let of = core.clone();
+        let begin = async move |store: &mut dyn Store| {
+            let begun = store.pause_begin(&params, limit).await;
+            // Also when the caller has gone: the tasks of this client would go on taking a lease that lingers.
+            drop(of.queue.keepers.recall(&params.name));
+            begun
+        };
+        let head = core.lanes.wish(Subject::Lock(name), "pause");
+        core.lanes.run_slow(head, begin).await?.info()
     }
 
     /// Ends the pause of `name` now, and passes the name on to its first waiters if it is free. Returns whether it was
@@ -131,16 +134,6 @@ impl Admin<'_> {
         let name = name.try_into().map_err(Into::into)?;
         let seen = self.seen_pause(&name).await?;
         seen.map(|(pause, _)| pause.info()).transpose()
-    }
-
-    /// The pauses of all names, sorted by name. It reads the whole table, page by page, on a connection of its own.
-    ///
-    /// # Errors
-    ///
-    /// A database out of reach, or a damaged row.
-    pub async fn pauses(self) -> Result<Vec<PauseInfo>, Error> {
-        let rows = self.all_rows(|row| row.pause).await?;
-        rows.into_iter().map(|pause| pause.info()).collect()
     }
 
     async fn seen_pause(self, name: &Name) -> Result<Option<(PauseRow, Kind)>, Error> {

@@ -91,15 +91,8 @@ impl Beside {
 #[derive(Debug)]
 pub(crate) struct Spare {
     free: Arc<Semaphore>,
-    waiting: watch::Sender<Waiting>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Waiting {
-    /// For a connection that is needed.
-    needed: usize,
-    /// The listener.
-    listens: usize,
+    /// How many tasks wait for a connection.
+    waiting: watch::Sender<usize>,
 }
 
 impl Spare {
@@ -110,56 +103,40 @@ impl Spare {
         }
     }
 
-    /// A connection for work that somebody waits for, or that has to be done.
     pub(crate) async fn take(&self) -> OwnedSemaphorePermit {
-        self.lend(|waiting| &mut waiting.needed).await
-    }
-
-    /// A connection for the listener. It gives it back when it is [wanted](Self::wanted).
-    pub(crate) async fn take_to_listen(&self) -> OwnedSemaphorePermit {
-        self.lend(|waiting| &mut waiting.listens).await
-    }
-
-    async fn lend(&self, of: fn(&mut Waiting) -> &mut usize) -> OwnedSemaphorePermit {
         let free = Arc::clone(&self.free);
         if let Ok(free) = Arc::clone(&free).try_acquire_owned() {
             return free;
         }
-        let _waits = Waits::of(&self.waiting, of);
+        let _waits = Waits::new(&self.waiting);
         free.acquire_owned().await.expect("it is never closed")
     }
 
-    /// Resolves when another task needs a connection, and none is free.
+    /// Resolves when a task waits for a connection. Who has one that is not needed gives it back then: the listener,
+    /// and a [`SpareLink`] that rests.
     pub(crate) async fn wanted(&self) {
-        self.until(|waiting| waiting.needed > 0).await;
-    }
-
-    async fn until(&self, is: impl Fn(&Waiting) -> bool) {
         // The sender is here.
         let _ = self
             .waiting
             .subscribe()
-            .wait_for(|waiting| is(waiting))
+            .wait_for(|number| *number > 0)
             .await;
     }
 }
 
-/// Somebody waits for a connection.
-struct Waits<'a> {
-    waiting: &'a watch::Sender<Waiting>,
-    of: fn(&mut Waiting) -> &mut usize,
-}
+/// A task that waits for a connection.
+struct Waits<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Waits<'a> {
-    fn of(waiting: &'a watch::Sender<Waiting>, of: fn(&mut Waiting) -> &mut usize) -> Self {
-        waiting.send_modify(|waiting| *of(waiting) += 1);
-        Self { waiting, of }
+    fn new(waiting: &'a watch::Sender<usize>) -> Self {
+        waiting.send_modify(|number| *number += 1);
+        Self(waiting)
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.waiting.send_modify(|waiting| *(self.of)(waiting) -= 1);
+        self.0.send_modify(|number| *number -= 1);
     }
 }
 
@@ -198,7 +175,7 @@ impl<'a> SpareLink<'a> {
     pub(crate) async fn rest(&mut self, at: Moment) {
         select! {
             () = sleep_until(at) => return,
-            () = self.spare.until(|waiting| waiting.needed + waiting.listens > 0) => {}
+            () = self.spare.wanted() => {}
         }
         self.give_back().await;
         sleep_until(at).await;
@@ -226,21 +203,16 @@ mod tests {
     #[tokio::test]
     async fn who_has_a_spare_connection_that_is_not_needed_hears_that_somebody_waits() {
         let spare = Spare::new(1);
-        let lent = spare.take_to_listen().await;
+        let lent = spare.take().await;
         let give_back = async {
             spare.wanted().await;
             drop(lent);
         };
-        let (taken, ()) = tokio::join!(spare.take(), give_back);
-        // Who takes it to listen again waits, and nobody gives way to it.
-        let mut again = std::pin::pin!(spare.take_to_listen());
+        let (_taken, ()) = tokio::join!(spare.take(), give_back);
         select! {
             biased;
-            _ = &mut again => panic!("it is taken"),
-            () = spare.wanted() => panic!("nobody needs it"),
+            () = spare.wanted() => panic!("no task waits any more"),
             () = tokio::task::yield_now() => {}
         }
-        drop(taken);
-        drop(again.await);
     }
 }

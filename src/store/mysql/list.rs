@@ -5,6 +5,7 @@ use sqlx::MySqlConnection;
 
 use super::lock_row::{row_columns, row_ends};
 use super::statement::{fill, hex, read_as};
+use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::list::{KeyRange, ListStore};
 use crate::store::verbs::queue::WaiterRow;
@@ -39,8 +40,8 @@ SELECT w.name, w.position, w.holder, w.session_id,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', w.joined_at),
        TIMESTAMPDIFF(MICROSECOND, w.joined_at, SYSDATE(6))
 FROM rowlock_waiter w FORCE INDEX (PRIMARY) STRAIGHT_JOIN rowlock_session s ON s.id = w.session_id
-WHERE (w.name > ? OR w.name = ? AND w.position > ?) AND w.name < ? AND s.expires_at > SYSDATE(6)
-ORDER BY w.name, w.position LIMIT 1000";
+WHERE w.name = ? AND w.position > ? AND s.expires_at > SYSDATE(6)
+ORDER BY w.position LIMIT 1000";
 
 #[async_trait]
 impl ListStore for MySqlConnection {
@@ -54,13 +55,8 @@ impl ListStore for MySqlConnection {
         Ok(read_as(self, &fill(AWAITED, &keys)).await?)
     }
 
-    async fn list_waiters(
-        &mut self,
-        range: &KeyRange,
-        after: i64,
-    ) -> Result<Vec<WaiterRow>, Fault> {
-        let from = hex(&range.from);
-        let keys = [from.clone(), from, after.to_string(), hex(&range.until)];
+    async fn list_waiters(&mut self, name: &Name, after: i64) -> Result<Vec<WaiterRow>, Fault> {
+        let keys = [hex(name.as_bytes()), after.to_string()];
         Ok(read_as(self, &fill(WAITERS, &keys)).await?)
     }
 }

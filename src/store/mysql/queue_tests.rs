@@ -10,7 +10,7 @@ use super::*;
 use crate::store::driver::connect::Connector;
 use crate::store::tests::{Client, Place, TTL, in_time, named, queue_cases};
 use crate::store::verbs::deadlock::DeadlockStore;
-use crate::store::verbs::list::{KeyRange, ListStore};
+use crate::store::verbs::list::ListStore;
 use crate::store::verbs::schema::SchemaStore;
 use crate::store::verbs::time::micros;
 
@@ -323,11 +323,7 @@ async fn a_waiter_has_any_holder(place: &Database) {
         ..params.clone()
     };
     client.join(&waits).await;
-    let listed = client
-        .conn
-        .list_waiters(&KeyRange::of_prefix(b""), 0)
-        .await
-        .unwrap();
+    let listed = client.conn.list_waiters(&params.name, 0).await.unwrap();
     assert_eq!(listed[0].holder, &*params.holder);
     client
         .pass("{grant}'", PassWhy::Ended(params.grant_id))

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 
 use super::lock_row::{row_columns, row_ends};
 use super::query_as;
+use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::list::{KeyRange, ListStore};
 use crate::store::verbs::queue::WaiterRow;
@@ -43,8 +44,8 @@ SELECT w.name, w.position, w.holder, w.session_id,
        (extract(epoch FROM w.joined_at) * 1000000)::bigint,
        (extract(epoch FROM clock_timestamp() - w.joined_at) * 1000000)::bigint
 FROM rowlock_waiter w JOIN rowlock_session s ON s.id = w.session_id
-WHERE (w.name, w.position) > ($1, $3) AND w.name < $2 AND s.expires_at > clock_timestamp()
-ORDER BY w.name, w.position LIMIT 1000";
+WHERE w.name = $1 AND w.position > $2 AND s.expires_at > clock_timestamp()
+ORDER BY w.position LIMIT 1000";
 
 #[async_trait]
 impl ListStore for PgConnection {
@@ -58,12 +59,8 @@ impl ListStore for PgConnection {
         Ok(rows.fetch_all(self).await?)
     }
 
-    async fn list_waiters(
-        &mut self,
-        range: &KeyRange,
-        after: i64,
-    ) -> Result<Vec<WaiterRow>, Fault> {
-        let rows = query_as(WAITERS).bind(&*range.from).bind(&*range.until);
-        Ok(rows.bind(after).fetch_all(self).await?)
+    async fn list_waiters(&mut self, name: &Name, after: i64) -> Result<Vec<WaiterRow>, Fault> {
+        let rows = query_as(WAITERS).bind(name.as_bytes()).bind(after);
+        Ok(rows.fetch_all(self).await?)
     }
 }

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::lock_row::{row_columns, row_ends};
+use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::list::{KeyRange, ListStore};
 use crate::store::verbs::queue::WaiterRow;
@@ -42,8 +43,8 @@ SELECT w.name, w.position, w.holder, w.session_id, w.joined_at, now.us - w.joine
 FROM rowlock_waiter w
 CROSS JOIN rowlock_session s ON s.id = w.session_id,
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE (w.name, w.position) > (?1, ?3) AND w.name < ?2 AND s.expires_at > now.us
-ORDER BY w.name, w.position LIMIT 1000";
+WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > now.us
+ORDER BY w.position LIMIT 1000";
 
 #[async_trait]
 impl ListStore for SqliteConnection {
@@ -57,13 +58,8 @@ impl ListStore for SqliteConnection {
         Ok(rows.bind(&*range.until).fetch_all(self).await?)
     }
 
-    async fn list_waiters(
-        &mut self,
-        range: &KeyRange,
-        after: i64,
-    ) -> Result<Vec<WaiterRow>, Fault> {
-        let rows = sqlx::query_as(WAITERS).bind(&*range.from);
-        let rows = rows.bind(&*range.until).bind(after);
+    async fn list_waiters(&mut self, name: &Name, after: i64) -> Result<Vec<WaiterRow>, Fault> {
+        let rows = sqlx::query_as(WAITERS).bind(name.as_bytes()).bind(after);
         Ok(rows.fetch_all(self).await?)
     }
 }

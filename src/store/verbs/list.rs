@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use super::fault::Fault;
 use super::queue::WaiterRow;
 use super::row::LockRow;
+use crate::model::Name;
 
 /// The most rows that one statement reads.
 pub(crate) const PAGE: usize = 1_000;
@@ -19,10 +20,9 @@ pub(crate) trait ListStore {
     /// The rows of the first [`PAGE`] names in the range that have waiters, by key.
     async fn list_awaited(&mut self, range: &KeyRange) -> Result<Vec<LockRow>, Fault>;
 
-    /// The first [`PAGE`] waiters of the names in the range whose sessions are live, by name and position. Those of
-    /// the first name have positions after `after`.
-    async fn list_waiters(&mut self, range: &KeyRange, after: i64)
-    -> Result<Vec<WaiterRow>, Fault>;
+    /// The first [`PAGE`] waiters of a name whose sessions are live and whose positions are after `after`, in their
+    /// order.
+    async fn list_waiters(&mut self, name: &Name, after: i64) -> Result<Vec<WaiterRow>, Fault>;
 }
 
 /// Keys from `from` on, and before `until`.

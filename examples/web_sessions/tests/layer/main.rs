@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{StatusCode, header};
+use rowlock::{NameFilter, NameState};
 use rowlock_test::patience;
 use tower_sessions::{Session, SessionStore};
 use web_sessions::rotate::rotate;
@@ -16,7 +17,15 @@ use world::{World, id, new_cookie};
 /// Waits until a request waits for a lock.
 async fn somebody_waits(rowlock: &rowlock::Rowlock) {
     let waits = async {
-        while rowlock.admin().waiters().await.unwrap().is_empty() {
+        let awaited = NameFilter::new().state(NameState::Awaited);
+        while rowlock
+            .admin()
+            .names(&awaited)
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+        {
             tokio::task::yield_now().await;
         }
     };

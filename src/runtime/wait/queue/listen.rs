@@ -82,7 +82,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
 
 /// Waits for a connection; `None`: the session is not that of the waiters any more.
 async fn room(spare: &Spare, queue: &Queue, session: Uuid) -> Option<OwnedSemaphorePermit> {
-    let mut room = pin!(spare.take_to_listen());
+    let mut room = pin!(spare.take());
     loop {
         let is_wanted = {
             let state = queue.state();
