@@ -57,32 +57,10 @@ impl Admin<'_> {
             range.from = key_at(from)?.max(range.from);
         }
         let state = filter.state;
-        let is_awaited = matches!(state, Some(NameState::Awaited | NameState::Orphaned));
-        let (mut items, mut next) = (Vec::new(), Some(range.from.clone()));
-        for _ in 0..WINDOWS {
-            let Some(from) = next.clone() else { break };
-            range.from = from;
-            let (rows, after) = if is_awaited {
-                self.awaited(&range, state != Some(NameState::Orphaned))
-                    .await?
-            } else {
-                self.window(&range).await?
-            };
-            next = after;
-            for info in grouped(rows)? {
-                if items.len() == limit {
-                    let first: &[u8] = info.name.as_bytes();
-                    return Ok(page(items, Some(first.to_vec())));
-                }
-                if state.is_none_or(|state| info.is(state)) {
-                    items.push(info);
-                }
-            }
-            if items.len() == limit {
-                break;
-            }
-        }
-        Ok(page(items, next))
+        let list = async move |store: &mut dyn Store| {
+            Ok(find(store, range.clone(), (state, limit)).await?)
+        };
+        self.read(None, "list", list).await?
     }
 
     /// One name, with all its holders in the order of their fences. `None`: it has no row. It reads the rows of this
@@ -165,47 +143,83 @@ impl Admin<'_> {
         let list = async move |store: &mut dyn Store| store.list_rows(&range).await;
         self.read(None, "list", list).await
     }
+}
 
-    /// The first rows of a range, and where the next ones begin. The last name may have more permits than fit: it is
-    /// left to the next window, unless it is the only one.
-    async fn window(self, range: &KeyRange) -> Result<(Vec<LockRow>, Option<Vec<u8>>), Error> {
-        let mut rows = self.rows(range.clone()).await?;
-        if rows.len() < PAGE {
-            return Ok((rows, None));
-        }
-        let begin = rows.iter().rposition(|row| row.weight == 0).unwrap_or(0);
-        let last = rows[begin].name.clone();
-        if begin > 0 {
-            rows.truncate(begin);
-            return Ok((rows, Some(last)));
-        }
-        let end = Name::from_bytes(&last).map_or_else(|| next_key(&last), |name| end_of(&name));
-        Ok((rows, Some(end)))
-    }
-
-    /// The rows of the first names in a range that have waiters, with their first permits if these are wanted.
-    async fn awaited(
-        self,
-        range: &KeyRange,
-        with_permits: bool,
-    ) -> Result<(Vec<LockRow>, Option<Vec<u8>>), Error> {
-        let range = range.clone();
-        let list = async move |store: &mut dyn Store| {
-            let names = store.list_awaited(&range).await?;
-            let next = names.get(PAGE - 1).map(|last| next_key(&last.name));
-            let mut rows = Vec::with_capacity(names.len());
-            for row in names {
-                let has_permits = row.kind.is_some_and(Kind::has_permits);
-                let range = permits_of(&row);
-                rows.push(row);
-                if has_permits && with_permits {
-                    rows.extend(store.list_rows(&range).await?);
-                }
-            }
-            Ok::<_, Fault>((rows, next))
+/// The first names of a range that are in a state, at most `limit`: it reads [`WINDOWS`] on one connection. The inner
+/// error: a damaged row.
+async fn find(
+    store: &mut dyn Store,
+    mut range: KeyRange,
+    (state, limit): (Option<NameState>, usize),
+) -> Result<Result<Page<NameInfo>, Error>, Fault> {
+    let (mut items, mut next) = (Vec::new(), Some(range.from.clone()));
+    for _ in 0..WINDOWS {
+        let Some(from) = next.clone() else { break };
+        range.from = from;
+        let (rows, after) = match state {
+            Some(NameState::Awaited) => awaited(store, &range, true).await?,
+            Some(NameState::Orphaned) => awaited(store, &range, false).await?,
+            _ => window(store, &range).await?,
         };
-        self.read(None, "list", list).await
+        next = after;
+        let infos = match grouped(rows) {
+            Ok(infos) => infos,
+            Err(damaged) => return Ok(Err(damaged)),
+        };
+        for info in infos {
+            if items.len() == limit {
+                let first: &[u8] = info.name.as_bytes();
+                return Ok(Ok(page(items, Some(first.to_vec()))));
+            }
+            if state.is_none_or(|state| info.is(state)) {
+                items.push(info);
+            }
+        }
+        if items.len() == limit {
+            break;
+        }
     }
+    Ok(Ok(page(items, next)))
+}
+
+/// Rows, and where the next ones begin.
+type Window = (Vec<LockRow>, Option<Vec<u8>>);
+
+/// The first rows of a range. The last name may have more permits than fit: it is left to the next window, unless it
+/// is the only one.
+async fn window(store: &mut dyn Store, range: &KeyRange) -> Result<Window, Fault> {
+    let mut rows = store.list_rows(range).await?;
+    if rows.len() < PAGE {
+        return Ok((rows, None));
+    }
+    let begin = rows.iter().rposition(|row| row.weight == 0).unwrap_or(0);
+    let last = rows[begin].name.clone();
+    if begin > 0 {
+        rows.truncate(begin);
+        return Ok((rows, Some(last)));
+    }
+    let end = Name::from_bytes(&last).map_or_else(|| next_key(&last), |name| end_of(&name));
+    Ok((rows, Some(end)))
+}
+
+/// The rows of the first names in a range that have waiters, with their first permits if these are wanted.
+async fn awaited(
+    store: &mut dyn Store,
+    range: &KeyRange,
+    with_permits: bool,
+) -> Result<Window, Fault> {
+    let names = store.list_awaited(range).await?;
+    let next = names.get(PAGE - 1).map(|last| next_key(&last.name));
+    let mut rows = Vec::with_capacity(names.len());
+    for row in names {
+        let has_permits = row.kind.is_some_and(Kind::has_permits);
+        let range = permits_of(&row);
+        rows.push(row);
+        if has_permits && with_permits {
+            rows.extend(store.list_rows(&range).await?);
+        }
+    }
+    Ok((rows, next))
 }
 
 /// Where the permits of a name stand.
