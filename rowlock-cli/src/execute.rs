@@ -3,8 +3,8 @@
 use rowlock::{NameState, migration_sql};
 
 use crate::{
-    ABSENT, Arguments, Command, Failure, USAGE, check, database, documents, idempotency, out,
-    pause, quarantine, release, scheduled, show,
+    ABSENT, Arguments, Command, Failure, USAGE, check, database, documents, idempotency, jobs, out,
+    pause, quarantine, release, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -38,25 +38,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             }
             Ok(0)
         }
-        Command::Jobs { name, json } => {
-            let rowlock = database::find(url).await?;
-            let (runs, none) = match name {
-                Some(name) => {
-                    let none =
-                        format!("no run of a job {name:?} is known: `rowlock jobs` lists all jobs");
-                    (rowlock.admin().runs_of(name).await?, none)
-                }
-                None => (rowlock.admin().runs().await?, scheduled::NONE.into()),
-            };
-            scheduled::print_runs(&runs, json, &none)?;
-            if !json {
-                quarantine::tell_of_it(&rowlock).await?;
-            }
-            if runs.is_empty() && !json {
-                database::tell_where(&rowlock);
-            }
-            Ok(0)
-        }
+        Command::Jobs { name, json } => jobs::jobs(url, name, json).await,
         Command::Quarantine(quarantine) => {
             let made = is_default.then(database::missing_default).flatten();
             quarantine.execute(url, made).await

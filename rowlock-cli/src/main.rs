@@ -7,6 +7,7 @@ mod documents;
 mod duration;
 mod execute;
 mod idempotency;
+mod jobs;
 mod leash;
 mod ls;
 mod out;

@@ -4,14 +4,11 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{Table, presets};
-use rowlock::{Error, Loss, Name, Rowlock, RunInfo};
+use rowlock::{Error, Loss, Name, Rowlock};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::JobRun;
-use serde::Serialize;
 
-use crate::out::{say, span, tell};
-use crate::show::{for_people, milliseconds, print_json, rfc3339};
+use crate::out::{span, tell};
 use crate::{Failure, LOST, USAGE, duration};
 
 #[derive(Debug, Args)]
@@ -94,61 +91,4 @@ pub(crate) async fn end(run: JobRun, code: &Result<u8, Failure>) -> Result<(), E
         tell(format_args!("the end of this run is not recorded: {error}"));
     }
     run.leave().await
-}
-
-/// A run in JSON.
-#[derive(Debug, Serialize)]
-struct JsonRun<'a> {
-    name: &'a str,
-    state: &'static str,
-    began_at: String,
-    /// `null`: it was abandoned, and nobody knows.
-    took_ms: Option<u64>,
-    holder: &'a str,
-    fence: i64,
-    message: &'a str,
-}
-
-impl<'a> From<&'a RunInfo> for JsonRun<'a> {
-    fn from(run: &'a RunInfo) -> Self {
-        Self {
-            name: run.name.as_str(),
-            state: run.state.name(),
-            began_at: rfc3339(run.began_at),
-            took_ms: run.took.map(milliseconds),
-            holder: &run.holder,
-            fence: run.fence,
-            message: &run.message,
-        }
-    }
-}
-
-/// What is printed when no job has run.
-pub(crate) const NONE: &str =
-    "no job has run (`rowlock run NAME --at-least-for 50s -- CMD` runs one)";
-
-/// `none`: what is printed when there are none.
-pub(crate) fn print_runs(runs: &[RunInfo], json: bool, none: &str) -> Result<(), Failure> {
-    if json {
-        return print_json(&runs.iter().map(JsonRun::from).collect::<Vec<_>>());
-    }
-    if runs.is_empty() {
-        return say!("{none}");
-    }
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_header(["JOB", "LAST RUN", "TOOK", "RESULT", "BY", "MESSAGE"]);
-    for run in runs {
-        table.add_row([
-            run.name.as_str().escape_debug().to_string(),
-            for_people(run.began_at),
-            run.took
-                .map_or_else(|| "-".into(), |took| format!("{took:.1?}")),
-            run.state.to_string(),
-            run.holder.escape_debug().to_string(),
-            run.message.escape_debug().to_string(),
-        ]);
-    }
-    say!("{table}")
 }

@@ -57,9 +57,8 @@ impl Admin<'_> {
             range.from = key_at(from)?.max(range.from);
         }
         let state = filter.state;
-        let list = async move |store: &mut dyn Store| {
-            Ok(find(store, range.clone(), (state, limit)).await?)
-        };
+        let list =
+            async move |store: &mut dyn Store| find(store, range.clone(), (state, limit)).await;
         self.read(None, "list", list).await?
     }
 
