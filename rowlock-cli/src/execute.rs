@@ -1,10 +1,10 @@
 //! What each command does.
 
-use rowlock::{NameState, migration_sql};
+use rowlock::migration_sql;
 
 use crate::{
-    ABSENT, Arguments, Command, Failure, USAGE, check, database, documents, idempotency, jobs, out,
-    pause, quarantine, release, show,
+    Arguments, Command, Failure, USAGE, check, database, documents, idempotency, jobs, out, pause,
+    quarantine, release, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
@@ -45,21 +45,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Pause(pause) => pause.execute(url).await,
         Command::Resume { name } => pause::resume(url, name).await,
-        Command::Show { name, json } => {
-            let rowlock = database::find(url).await?;
-            let info = rowlock.admin().name(name.clone()).await?;
-            let waiters = rowlock.admin().queue(name.clone()).await?;
-            show::print_one(&name, info.as_ref(), &waiters, json)?;
-            let is_held = info.as_ref().is_some_and(|info| info.is(NameState::Held));
-            if !json {
-                pause::print(info.and_then(|info| info.pause).as_slice())?;
-                quarantine::tell_of_it(&rowlock).await?;
-            }
-            if !is_held && !json {
-                database::tell_where(&rowlock);
-            }
-            Ok(if is_held { 0 } else { ABSENT })
-        }
+        Command::Show { name, json } => show::show(url, &name, json).await,
         Command::Release { name, force } => {
             let rowlock = database::find(url).await?;
             if !force {

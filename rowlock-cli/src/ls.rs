@@ -168,9 +168,12 @@ impl Ls {
 
 fn print_names(names: &[NameInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
     let held: Vec<_> = names.iter().flat_map(|info| info.holders.clone()).collect();
-    let paused: Vec<_> = names.iter().filter_map(|info| info.pause.clone()).collect();
+    let paused: Vec<_> = names
+        .iter()
+        .filter_map(|info| info.pause.as_ref())
+        .collect();
     if paused.is_empty() || !held.is_empty() || !waiters.is_empty() {
         show::print_tables("nobody holds a lock", &held, waiters)?;
     }
-    pause::print(&paused)
+    pause::print(paused)
 }

@@ -50,7 +50,7 @@ pub(crate) async fn resume(url: &str, name: Name) -> Result<u8, Failure> {
 }
 
 /// For people: the names that are paused.
-pub(crate) fn print(paused: &[PauseInfo]) -> Result<(), Failure> {
+pub(crate) fn print<'a>(paused: impl IntoIterator<Item = &'a PauseInfo>) -> Result<(), Failure> {
     for pause in paused {
         say!("{:?} is {pause}", pause.name)?;
     }

@@ -8,8 +8,8 @@ use comfy_table::{Table, presets};
 use rowlock::{Kind, LockInfo, Mode, Name, NameInfo, PauseInfo, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
-use crate::Failure;
 use crate::out::{print, say, span};
+use crate::{ABSENT, Failure, database, pause, quarantine};
 
 /// A grant in JSON: times are RFC 3339, in UTC.
 #[derive(Debug, Serialize)]
@@ -309,24 +309,30 @@ pub(crate) fn print_sessions(
     say!("{table}")
 }
 
-/// A name that may have neither holders nor waiters.
-pub(crate) fn print_one(
-    name: &Name,
-    info: Option<&NameInfo>,
-    waiters: &[WaiterInfo],
-    json: bool,
-) -> Result<(), Failure> {
-    let held = info.map_or(&[][..], |info| &info.holders);
+/// `rowlock show`: a name, which may have neither holders nor waiters.
+pub(crate) async fn show(url: &str, name: &Name, json: bool) -> Result<u8, Failure> {
+    let rowlock = database::find(url).await?;
+    let info = rowlock.admin().name(name.clone()).await?;
+    let waiters = rowlock.admin().queue(name.clone()).await?;
+    let held = info.as_ref().map_or(&[][..], |info| &info.holders);
+    let pause = info.as_ref().and_then(|info| info.pause.as_ref());
     if json {
-        return print_json(&JsonListed {
+        print_json(&JsonListed {
             name: name.as_str(),
-            kind: info.and_then(|info| kind(info.kind)),
+            kind: info.as_ref().and_then(|info| kind(info.kind)),
             holders: held.iter().map(Into::into).collect(),
             waiters: waiters.iter().map(Into::into).collect(),
-            pause: info.and_then(|info| Some(info.pause.as_ref()?.into())),
-        });
+            pause: pause.map(Into::into),
+        })?;
+    } else {
+        print_tables(&format!("nobody holds {name:?}"), held, &waiters)?;
+        pause::print(pause)?;
+        quarantine::tell_of_it(&rowlock).await?;
+        if held.is_empty() {
+            database::tell_where(&rowlock);
+        }
     }
-    print_tables(&format!("nobody holds {name:?}"), held, waiters)
+    Ok(if held.is_empty() { ABSENT } else { 0 })
 }
 
 pub(crate) fn print_released(name: &Name, held: &[LockInfo]) -> Result<(), Failure> {

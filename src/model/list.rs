@@ -15,7 +15,7 @@ pub struct Page<T> {
     pub next: Option<String>,
 }
 
-/// The names that [`Admin::names`](crate::Admin::names) lists: all that have a row, unless it is told otherwise.
+/// The names that [`Admin::names`](crate::Admin::names) lists. By default, all names that have a row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameFilter {
     pub(crate) prefix: String,

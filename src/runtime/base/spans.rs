@@ -1,8 +1,8 @@
 //! The spans of `tracing` in the trace of a caller: an acquire, a hold, an attempt. docs/METRICS.md has their fields.
 //!
 //! Their level is INFO, as that of the HTTP layer's span and of the attribute `tracing::instrument`: a program that
-//! logs at INFO has them in its traces, between the spans of its own. A span writes no line into the log. Without a
-//! subscriber, or if the subscriber leaves them out, each costs a comparison: only an enabled span makes its fields.
+//! logs at INFO has them in its traces, between the spans of its own. A span writes no line into the log. A span that
+//! no subscriber wants costs one comparison: its fields are not computed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,8 @@
 //! One connection, which several links may share.
 //!
-//! Their calls take turns. A renewal must not wait for a look, or for a login of another link, that gets no answer. So
-//! some links are *urgent*: no other link begins a call while an urgent one has something to send, and the call that
-//! has the connection then is cut off when it has had its time: [`PATIENCE`] at first, twice as much when it was cut
-//! off before, but no more than the urgent link can wait. Urgent calls without a pause leave a turn to a call that
-//! [waits for long](STARVED).
+//! Renewals go first. While one waits, no other call begins. A call that is running then has [250 ms](PATIENCE), and is
+//! cut off. If it is cut off again, its time doubles, up to the time that the renewal can wait. A call that has waited
+//! for a [second](STARVED) goes before renewals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};

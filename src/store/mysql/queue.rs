@@ -266,7 +266,7 @@ impl QueueStore for MySqlConnection {
         Ok(rows.into_iter().map(looked).collect())
     }
 
-    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
         let rows = read_alone(self, &fill(AWAITED, &[quoted(&json::names(names))])).await?;
         let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| row.try_get(0)).collect();
         Ok(Name::all_of(&names?))

@@ -189,7 +189,7 @@ impl QueueStore for SqliteConnection {
         Ok(looked)
     }
 
-    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
         let awaited: Vec<Vec<u8>> = sqlx::query_scalar(AWAITED)
             .bind(json::names(names))
             .fetch_all(self)

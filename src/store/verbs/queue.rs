@@ -74,8 +74,8 @@ pub(crate) trait QueueStore {
         Ok(())
     }
 
-    /// Those of the names for which somebody waits, or that are paused.
-    async fn queue_awaited(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault>;
+    /// Those of the names that have a waiter or are paused: a lease of them that lingers is called back.
+    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault>;
 
     /// A number that changes with every commit of another connection. `None`: this engine has no such number.
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {

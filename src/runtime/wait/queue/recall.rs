@@ -45,7 +45,7 @@ pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
         };
         for page in names.chunks(PAGE) {
             let page = page.to_vec();
-            let look = async move |store: &mut dyn Store| store.queue_awaited(&page).await;
+            let look = async move |store: &mut dyn Store| store.queue_recalled(&page).await;
             let head = lanes.look(None, "look who waits");
             match lanes.run_aside(head, look).await {
                 Ok(awaited) => awaited
