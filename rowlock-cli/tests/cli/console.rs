@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, getuid};
@@ -19,9 +19,12 @@ struct Serving {
 
 impl Serving {
     fn new(shell: &Shell, arguments: &[&str]) -> Self {
-        assert_eq!(code(&shell.run(&["migrate"])), 0);
         let arguments = [&["console", "--listen", "127.0.0.1:0"], arguments].concat();
-        let mut command = shell.command(&arguments);
+        Self::of(shell, shell.command(&arguments))
+    }
+
+    fn of(shell: &Shell, mut command: Command) -> Self {
+        assert_eq!(code(&shell.run(&["migrate"])), 0);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -78,10 +81,13 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     rest.split_once(after).unwrap().0
 }
 
+/// Also where the log is to have warnings only: the line of an action is its only record.
 #[test]
 fn a_console_shows_acts_and_logs() {
     let shell = Shell::new();
-    let serving = Serving::new(&shell, &[]);
+    let mut command = shell.command(&["console", "--listen", "127.0.0.1:0"]);
+    command.env("ROWLOCK_LOG", "warn");
+    let serving = Serving::of(&shell, command);
     assert!(serving.get("/").contains("Nothing needs a person"));
     let page = serving.get("/act/quarantine");
     let cookie = between(&page, "set-cookie: ", ";");
