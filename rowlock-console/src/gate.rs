@@ -31,26 +31,20 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// Refuses requests for other hosts, and gives every answer its headers.
+/// Refuses requests for other hosts and by the pages of others, and gives every answer its headers.
 pub(crate) async fn gate(
     State(shared): State<Arc<Shared>>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let viewer = Viewer::of(&parts);
-    let host = authority(&parts);
-    let is_ours = host
-        .as_ref()
-        .is_some_and(|host| shared.is_ours(host.host()));
-    let mut response = if is_ours {
-        parts.extensions.insert(viewer);
-        request = Request::from_parts(parts, body);
-        next.run(request).await
-    } else {
-        let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to the \
-                   hosts that its settings allow.";
-        refusal(&viewer, StatusCode::MISDIRECTED_REQUEST, why)
+    let mut response = match shared.accept(&parts) {
+        Ok(()) => {
+            parts.extensions.insert(viewer);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err((status, why)) => refusal(&viewer, status, why),
     };
     for (name, value) in HEADERS {
         let value = HeaderValue::from_static(value);
@@ -60,6 +54,21 @@ pub(crate) async fn gate(
 }
 
 impl Shared {
+    /// Why a request is refused, whoever sends it.
+    fn accept(&self, parts: &Parts) -> Result<(), (StatusCode, &'static str)> {
+        let host = authority(parts);
+        if !host.is_some_and(|host| self.is_ours(host.host())) {
+            let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to \
+                       the hosts that its settings allow.";
+            return Err((StatusCode::MISDIRECTED_REQUEST, why));
+        }
+        if parts.method.is_safe() && is_part_of_another_page(parts) {
+            let why = "The console answers no requests by a page of another site. A link to the console works.";
+            return Err((StatusCode::FORBIDDEN, why));
+        }
+        Ok(())
+    }
+
     fn is_ours(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -75,6 +84,14 @@ fn authority(parts: &Parts) -> Option<Authority> {
     let mut hosts = parts.headers.get_all(HOST).iter();
     let host = hosts.next().filter(|_| hosts.next().is_none())?;
     Authority::try_from(host.as_bytes()).ok()
+}
+
+/// Whether a page of another site asks, for something else than a page in a window of its own: for an image, a frame,
+/// or the answer to a script. All browsers say so (Fetch Metadata). Each answer would cost statements.
+fn is_part_of_another_page(parts: &Parts) -> bool {
+    let header = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
+    let is_foreign = matches!(header("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
+    is_foreign && header("sec-fetch-dest") != Some(b"document")
 }
 
 /// Lets those through who may see the console.

@@ -42,6 +42,7 @@
 //!   console sends no statement.
 //! - A request whose `Host` is neither `localhost`, nor an IP address, nor [allowed](Console::allow_host), is refused:
 //!   a page of a stranger cannot reach the console under the stranger's own name (DNS rebinding).
+//! - A page of another site can link to the console, and ask nothing else of it (Fetch Metadata).
 //! - What changes something is a POST request with a token that belongs to the session and the person. The server
 //!   refuses a person who may read only.
 //! - Every action needs a reason, is shown and asked about before it is done, and writes a log line (`tracing`, target

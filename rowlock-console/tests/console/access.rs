@@ -179,6 +179,39 @@ over_a_socket! {
         }
     }
 
+    /// An image, a frame, or a script of another site's page: each costs statements.
+    async fn a_page_of_another_site_asks_for_nothing() {
+        let (server, _rowlock, _db) = console(|console| console).await;
+        let mut browser = server.browser();
+        let asking = |browser: &Browser, path: &str, (site, mode, of): (&str, &str, &str)| {
+            let request = browser.request(Method::GET, path).header("sec-fetch-site", site.to_owned());
+            request.header("sec-fetch-mode", mode.to_owned()).header("sec-fetch-dest", of.to_owned())
+        };
+        for path in PATHS {
+            for foreign in [
+                ("cross-site", "no-cors", "empty"),
+                ("same-site", "cors", "empty"),
+                ("cross-site", "no-cors", "image"),
+                ("same-site", "navigate", "iframe"),
+            ] {
+                let request = asking(&browser, path, foreign);
+                browser.send(request).await.says(403, "a page of another site");
+            }
+            if path.starts_with("/live") {
+                continue;
+            }
+            for ours in [
+                ("same-origin", "cors", "empty"),
+                ("none", "navigate", "document"),
+                // A link.
+                ("cross-site", "navigate", "document"),
+            ] {
+                let request = asking(&browser, path, ours);
+                assert_eq!(browser.send(request).await.status, 200, "{path} {ours:?}");
+            }
+        }
+    }
+
     async fn every_answer_has_the_headers() {
         let (server, _rowlock, _db) = console(|console| console).await;
         let mut browser = server.browser();
