@@ -12,8 +12,9 @@ use tokio::net::TcpListener;
 use tokio::select;
 
 use crate::out::say;
+use crate::serve::serve;
 use crate::signals::Caught;
-use crate::{FAILED, Failure, UNAVAILABLE, USAGE, database};
+use crate::{Failure, UNAVAILABLE, USAGE, database};
 
 /// The shortest token. Nothing limits how often a stranger may guess.
 const TOKEN: usize = 20;
@@ -85,12 +86,8 @@ impl Console {
             "the console of {} is at http://{address}/",
             rowlock.target()
         )?;
-        let serve = axum::serve(listener, console.router());
         select! {
-            served = serve => {
-                let served = served.map(|()| 0);
-                served.map_err(|error| Failure::Other(format!("the console has ended: {error}"), FAILED))
-            }
+            never = serve(listener, console.router()) => never,
             Some(()) = interrupt.recv() => Ok(0),
             Some(()) = terminate.recv() => Ok(0),
         }

@@ -18,6 +18,7 @@ mod release;
 mod reset;
 mod run;
 mod scheduled;
+mod serve;
 mod share;
 mod show;
 mod signals;

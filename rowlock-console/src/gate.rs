@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -13,6 +15,7 @@ use http::header::{
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
+use tokio::time::timeout;
 
 use crate::layout::refusal;
 use crate::viewer::Viewer;
@@ -21,6 +24,12 @@ use crate::{Access, Shared, Visitor};
 /// Nothing inline, nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// A sender that stops in the middle of a body keeps a connection for this time.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// The most bytes of a body.
+const BODY_SIZE: usize = 2 << 20;
 
 /// The headers of every answer.
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -39,8 +48,8 @@ pub(crate) async fn gate(
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let viewer = Viewer::of(&parts);
-    let mut response = match shared.accept(&parts) {
-        Ok(()) => {
+    let mut response = match shared.accept(&parts, body).await {
+        Ok(body) => {
             parts.extensions.insert(viewer);
             next.run(Request::from_parts(parts, body)).await
         }
@@ -54,8 +63,8 @@ pub(crate) async fn gate(
 }
 
 impl Shared {
-    /// Why a request is refused, whoever sends it.
-    fn accept(&self, parts: &Parts) -> Result<(), (StatusCode, &'static str)> {
+    /// The body of a request, or why the request is refused, whoever sends it.
+    async fn accept(&self, parts: &Parts, body: Body) -> Result<Body, (StatusCode, &'static str)> {
         let host = authority(parts);
         if !host.is_some_and(|host| self.is_ours(host.host())) {
             let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to \
@@ -66,7 +75,13 @@ impl Shared {
             let why = "The console answers no requests by a page of another site. A link to the console works.";
             return Err((StatusCode::FORBIDDEN, why));
         }
-        Ok(())
+        let why = "The request did not come within 10 seconds.";
+        let body = timeout(BODY_TIME, to_bytes(body, BODY_SIZE)).await;
+        let body = body.map_err(|_| (StatusCode::REQUEST_TIMEOUT, why))?;
+        let why = "The form is larger than 2 MiB, or the connection broke.";
+        Ok(body
+            .map_err(|_| (StatusCode::PAYLOAD_TOO_LARGE, why))?
+            .into())
     }
 
     fn is_ours(&self, host: &str) -> bool {

@@ -1,11 +1,12 @@
 //! `rowlock console`, over sockets.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, getuid};
+use rowlock_test::patience;
 
 use crate::shell::{Shell, code, stderr};
 
@@ -41,6 +42,7 @@ impl Serving {
     /// The whole answer.
     fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut socket = TcpStream::connect(&self.address).unwrap();
+        socket.set_read_timeout(Some(patience())).unwrap();
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {length}\r\n\
@@ -113,6 +115,40 @@ fn a_console_shows_acts_and_logs() {
     ] {
         assert!(told.contains(&words), "{words}: {told}");
     }
+}
+
+/// As many half requests as the process may have connections.
+#[test]
+fn half_requests_keep_nobody_out() {
+    let shell = Shell::new();
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 256; exec \"$0\" console --listen 127.0.0.1:0";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_rowlock")]);
+    command
+        .current_dir(shell.dir.path())
+        .env_remove("ROWLOCK_URL");
+    let serving = Serving::of(&shell, command);
+    let half = |text: &str| {
+        let mut socket = TcpStream::connect(&serving.address).unwrap();
+        socket.write_all(text.as_bytes()).unwrap();
+        socket
+    };
+    let begun = format!("GET / HTTP/1.1\r\nhost: {}\r\n", serving.address);
+    let mut halves: Vec<TcpStream> = (0..300).map(|_| half(&begun)).collect();
+    halves.push(half(""));
+    let form = "content-type: application/x-www-form-urlencoded\r\ncontent-length: 9\r\n\r\nform=";
+    halves.push(half(&format!(
+        "{}{form}",
+        begun.replace("GET /", "POST /login")
+    )));
+    assert!(serving.get("/").contains("Nothing needs a person"));
+    for socket in &mut halves {
+        socket.set_read_timeout(Some(patience())).unwrap();
+        let ended = socket.read_to_end(&mut Vec::new());
+        let is_open = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!is_open, "a half request is kept");
+    }
+    assert_eq!(serving.end(Signal::SIGTERM).0, 0);
 }
 
 #[test]
