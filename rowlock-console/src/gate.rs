@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -47,7 +48,7 @@ pub(crate) async fn gate(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    let viewer = Viewer::of(&parts);
+    let viewer = Viewer::of(&parts, &shared.cookies);
     let mut response = match shared.accept(&parts, body).await {
         Ok(body) => {
             parts.extensions.insert(viewer);
@@ -153,8 +154,6 @@ pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
     origin == "null" || of.is_some_and(|of| host.is_some_and(|host| host.as_str() == of))
 }
 
-pub(crate) async fn not_found(request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let viewer = Viewer::of(&parts);
+pub(crate) async fn not_found(Extension(viewer): Extension<Viewer>) -> Response {
     refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.")
 }

@@ -81,7 +81,7 @@ use access::Policy;
 use live::Hub;
 use pages::jobs::LastRuns;
 use pages::sessions::Longest;
-use session::{Logins, Seal, Secret};
+use session::{CookieNames, Logins, Seal, Secret};
 
 /// A console with its settings.
 #[derive(Debug)]
@@ -96,6 +96,7 @@ pub(crate) struct Shared {
     hosts: HashSet<String>,
     token: Option<Secret>,
     shows_outcomes: bool,
+    cookies: Arc<CookieNames>,
     logins: Logins,
     seal: Seal,
     hub: Hub,
@@ -126,6 +127,7 @@ impl Console {
             hosts: HashSet::new(),
             token: None,
             shows_outcomes: false,
+            cookies: CookieNames::new().into(),
             logins: Logins::default(),
             seal: Seal::new(),
             hub: Hub::default(),

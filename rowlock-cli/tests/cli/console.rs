@@ -178,7 +178,10 @@ fn a_console_with_a_token_file_asks_for_the_token() {
     let form = between(&page, "name=\"form\" value=\"", "\"");
     let body = format!("form={form}&name=Ann&token={}", TOKEN.replace(' ', "+"));
     let answer = serving.send("POST", "/login", &format!("cookie: {cookie}\r\n"), &body);
-    assert!(answer.contains("set-cookie: rowlock_console="), "{answer}");
+    assert!(
+        answer.contains("set-cookie: rowlock_console_login_"),
+        "{answer}"
+    );
     let cookie = between(&answer, "set-cookie: ", ";");
     let page = serving.send("GET", "/", &format!("cookie: {cookie}\r\n"), "");
     assert!(page.contains("you act as <bdi>Ann</bdi>"), "{page}");
