@@ -120,23 +120,38 @@ pub(crate) async fn admit(
     let Some(mut viewer) = parts.extensions.remove::<Viewer>() else {
         unreachable!("the gate has put it there")
     };
-    if shared.token.is_some() {
-        let Some(name) = shared.logins.name(&viewer.session) else {
-            return Redirect::to(&viewer.href("/login")).into_response();
-        };
-        parts.extensions.insert(Visitor { name });
-        viewer.can_log_out = true;
+    if let Err(refused) = shared.admit(&mut parts, &mut viewer) {
+        return *refused;
     }
-    viewer.who = match shared.policy.of(&parts) {
-        Access::Act { who } => Some(who),
-        Access::Read => None,
-        Access::None => {
-            let why = "You may not see this console.";
-            return refusal(&viewer, StatusCode::FORBIDDEN, why);
-        }
-    };
     parts.extensions.insert(viewer);
     next.run(Request::from_parts(parts, body)).await
+}
+
+impl Shared {
+    /// Says who it is, if they may see the console now.
+    pub(crate) fn admit(
+        &self,
+        parts: &mut Parts,
+        viewer: &mut Viewer,
+    ) -> Result<(), Box<Response>> {
+        if self.token.is_some() {
+            let Some(name) = self.logins.name(&viewer.session) else {
+                let to = Redirect::to(&viewer.href("/login"));
+                return Err(to.into_response().into());
+            };
+            parts.extensions.insert(Visitor { name });
+            viewer.can_log_out = true;
+        }
+        viewer.who = match self.policy.of(parts) {
+            Access::Act { who } => Some(who),
+            Access::Read => None,
+            Access::None => {
+                let why = "You may not see this console.";
+                return Err(refusal(viewer, StatusCode::FORBIDDEN, why).into());
+            }
+        };
+        Ok(())
+    }
 }
 
 /// Whether a form was sent from a page of this console. A browser says where a form comes from, in one of two headers.

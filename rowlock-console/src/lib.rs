@@ -115,8 +115,10 @@ pub fn router(
 impl Console {
     /// A console for the database of this client.
     ///
-    /// `access` decides for each request what its sender may do. Decide by what the authentication in front of the
-    /// console has put into the extensions of the request, not by what any client can send.
+    /// `access` decides for each request what its sender may do, and again whenever the content of an open page
+    /// changes (by the parts of the request for that content, which is a minute old at most). Decide by what the
+    /// authentication in front of the console has put into the extensions of the request, not by what any client can
+    /// send.
     pub fn new(
         rowlock: &Rowlock,
         access: impl Fn(&Parts) -> Access + Send + Sync + 'static,

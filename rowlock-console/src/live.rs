@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use http::StatusCode;
+use http::request::Parts;
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -29,7 +30,8 @@ use crate::viewer::Viewer;
 /// How often a page is read.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A stream ends after this time, and the browser asks again: so who may not look any more sees nothing more.
+/// A stream ends after this time, and the browser asks again: so the authentication in front of the console is asked,
+/// too.
 const LASTS: Duration = Duration::from_mins(1);
 
 /// The most pages that are read at a time.
@@ -120,11 +122,10 @@ async fn feed(shared: Arc<Shared>, key: Key, frames: watch::Sender<Frame>) {
 pub(crate) async fn stream(
     State(shared): State<Arc<Shared>>,
     Extension(viewer): Extension<Viewer>,
-    request: Request,
+    parts: Parts,
 ) -> Response {
-    let uri = request.uri();
-    let fields = Fields::parse(uri.query().unwrap_or_default().as_bytes());
-    let page = uri.path().strip_prefix("/live/").unwrap_or_default();
+    let fields = Fields::parse(parts.uri.query().unwrap_or_default().as_bytes());
+    let page = parts.uri.path().strip_prefix("/live/").unwrap_or_default();
     let Some(view) = View::parse(page, &fields) else {
         return refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.");
     };
@@ -132,19 +133,32 @@ pub(crate) async fn stream(
         let why = "Too many pages are looked at: load this one again to see the next moment.";
         return refusal(&viewer, StatusCode::SERVICE_UNAVAILABLE, why);
     };
-    Sse::new(events(frames, viewer)).into_response()
+    let eye = Eye {
+        shared,
+        frames,
+        viewer,
+        parts,
+    };
+    Sse::new(events(eye)).into_response()
 }
 
-fn events(
+/// Who looks at a page, and the request for it.
+struct Eye {
+    shared: Arc<Shared>,
     frames: watch::Receiver<Frame>,
     viewer: Viewer,
-) -> impl Stream<Item = Result<Event, Infallible>> {
+    parts: Parts,
+}
+
+fn events(eye: Eye) -> impl Stream<Item = Result<Event, Infallible>> {
     let end = Instant::now() + LASTS;
-    stream::unfold((frames, viewer), move |(mut frames, viewer)| async move {
+    stream::unfold(eye, move |mut eye| async move {
         let shown = async {
             loop {
-                frames.changed().await.ok()?;
-                let event = event(&frames.borrow_and_update(), &viewer);
+                eye.frames.changed().await.ok()?;
+                // The login may have ended.
+                eye.shared.admit(&mut eye.parts, &mut eye.viewer).ok()?;
+                let event = event(&eye.frames.borrow_and_update(), &eye.viewer);
                 if event.is_some() {
                     return event;
                 }
@@ -154,7 +168,7 @@ fn events(
             event = shown => event?,
             () = sleep_until(end) => return None,
         };
-        Some((Ok(event), (frames, viewer)))
+        Some((Ok(event), eye))
     })
 }
 

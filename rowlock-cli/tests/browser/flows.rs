@@ -145,6 +145,32 @@ async fn a_page_recovers_when_the_console_is_started_again() {
     window.close().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_says_that_the_login_has_ended() {
+    let place = Place::new();
+    let token = "a secret of more than 20 characters";
+    let (_console, address) = place.console_with_token(token);
+    let window = Window::at(&address).await;
+    window.open("/login").await;
+    window.write("name", "Ann").await;
+    window.write("token", token).await;
+    window.click("Log in").await;
+    window.shows("you act as Ann").await;
+    window.open("/locks").await;
+    let first = window.driver.window().await.unwrap();
+    let second = window.driver.new_window(true).await.unwrap().handle;
+    window.driver.switch_to_window(second).await.unwrap();
+    window.open("/logout").await;
+    window.click("Log out").await;
+    window.shows("The token of this console").await;
+    window.driver.switch_to_window(first).await.unwrap();
+    let client = place.client("worker-7").await;
+    let _held = client.lock("ledger").ttl(LONG).acquire().await.unwrap();
+    window.shows("Your login has ended.").await;
+    window.hides("ledger").await;
+    window.close().await;
+}
+
 /// The focus stays where it is, while the page changes under it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_is_used_by_keyboard() {

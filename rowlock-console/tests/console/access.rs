@@ -13,10 +13,10 @@ use crate::browser::{Browser, Form, Page};
 use crate::log;
 use crate::server::{Server, console, over_a_socket};
 
-const TOKEN: &str = "a secret of more than 20 characters";
+pub(crate) const TOKEN: &str = "a secret of more than 20 characters";
 
 /// The header `x-user` stands for an authentication in front of the console.
-async fn by_header() -> (Server, Db) {
+pub(crate) async fn by_header() -> (Server, Db) {
     let db = Db::new(Engine::Sqlite).await;
     let rowlock = db.rowlock().await;
     let access = |parts: &Parts| match parts.headers.get("x-user").map(|user| user.to_str()) {
@@ -42,7 +42,7 @@ async fn with_token() -> (Server, Db) {
     (Server::of(console.router()).await, db)
 }
 
-async fn log_in(browser: &mut Browser, token: &str) -> Page {
+pub(crate) async fn log_in(browser: &mut Browser, token: &str) -> Page {
     let form = browser.open("/login").await.form();
     let form = form.with("name", "Ann").with("token", token);
     browser.submit(&form).await
