@@ -35,7 +35,7 @@ pub(crate) struct Console {
     show_outcomes: bool,
     /// Also answer requests for this host: the name in the browser's address, where it is neither localhost nor an IP
     /// address. May be given several times.
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = host)]
     allow_host: Vec<String>,
 }
 
@@ -99,6 +99,15 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let address = text.replacen("localhost:", "127.0.0.1:", 1);
     let wrong = |_| "write an IP address and a port, as in 127.0.0.1:8090 or [::1]:8090";
     Ok(address.parse().map_err(wrong)?)
+}
+
+/// The name of a host, as a browser sends it.
+fn host(text: &str) -> Result<String, String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if text.is_empty() || !text.chars().all(is_part) {
+        return Err("write a host, without a scheme or a port, as in ops.example".into());
+    }
+    Ok(text.to_owned())
 }
 
 /// The first line of a file.

@@ -210,6 +210,20 @@ fn a_console_that_others_could_use_is_refused() {
     for address in ["nonsense", "8090", "127.0.0.1", "shop.example:8090"] {
         refused(&["--listen", address], 64, "as in 127.0.0.1:8090");
     }
+    for host in [
+        "ops.example:8090",
+        "https://ops.example",
+        "ann@ops.example",
+        "*.example",
+        "ops.example/",
+        "",
+    ] {
+        refused(
+            &["--allow-host", host],
+            64,
+            "a host, without a scheme or a port",
+        );
+    }
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     refused(&["--listen", &address], 69, "takes a free port");
