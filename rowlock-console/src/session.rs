@@ -162,7 +162,7 @@ pub(crate) fn random() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }
 
-fn digest(text: &str) -> [u8; 32] {
+pub(crate) fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text).into()
 }
 

@@ -28,6 +28,15 @@ impl Viewer {
     pub(crate) fn href(&self, page: &str) -> String {
         href(&self.base, page)
     }
+
+    /// The login or the name, for the limits of one person. (Those who may look only, without a login, count as one.)
+    pub(crate) fn person(&self) -> &str {
+        match &self.who {
+            _ if self.can_log_out => &self.session,
+            Some(who) => who,
+            None => "",
+        }
+    }
 }
 
 /// (axum does not match the slash at the end of a nested router's path.)

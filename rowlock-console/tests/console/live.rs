@@ -16,7 +16,7 @@ use rowlock_test::{
     Db, Killable, Proxy, eventually, on_every_engine, patience, through_proxy, waiters,
 };
 
-use crate::access::{TOKEN, log_in};
+use crate::access::{TOKEN, by_header, log_in};
 use crate::browser::Browser;
 use crate::server::{Server, of_ann, over_a_socket};
 
@@ -237,53 +237,28 @@ over_a_socket! {
     }
 
     async fn there_is_a_bound_on_the_pages_that_are_read_at_a_time() {
-        let db = Db::new(Engine::Sqlite).await;
-        let rowlock = db.rowlock().await;
-        let server = Server::of(of_ann(&rowlock).router()).await;
+        let (server, _db) = by_header().await;
+        let mut browser = server.browser();
+        let asking = |number: u32, user: u32| {
+            let request = server.browser().request(Method::GET, &format!("/live/lock?name={number}"));
+            request.header("x-user", format!("user {user}"))
+        };
         let mut eyes = Vec::new();
         for number in 0..64 {
-            eyes.push(Eye::at(server.address, &format!("/lock?name={number}")).await);
+            if number == 16 {
+                // One person takes a part of them only.
+                browser.send(asking(16, 0)).await.says(503, "You look at 16 pages");
+            }
+            eyes.push(Eye::of(asking(number, number / 16)).await);
         }
-        let mut browser = server.browser();
-        browser.get("/live/lock?name=64").await.says(503, "Too many pages");
+        browser.send(asking(64, 4)).await.says(503, "Too many pages");
         // One of them may have many who look.
-        eyes.push(Eye::at(server.address, "/lock?name=1").await);
+        eyes.push(Eye::of(asking(1, 4)).await);
         eyes.clear();
         for user in [0, 4] {
             eventually("there is room again", async || {
                 asking(64 + user, user).send().await.unwrap().status().as_u16() == 200
             }).await;
-        }
-    }
-
-    async fn who_may_look_no_more_sees_nothing_more() {
-        let db = Db::new(Engine::Sqlite).await;
-        let rowlock = db.rowlock().await;
-        let may_look = Arc::new(AtomicBool::new(true));
-        let access = {
-            let may_look = Arc::clone(&may_look);
-            move |_: &Parts| match may_look.load(Ordering::Relaxed) {
-                true => Access::Read,
-                false => Access::None,
-            }
-        };
-        let console = Console::new(&rowlock, access).token(TOKEN);
-        let server = Server::of(console.router()).await;
-        for way in ["a logout", "the hook"] {
-            let mut browser = server.browser();
-            log_in(&mut browser, TOKEN).await;
-            let mut eye = Eye::of(browser.request(Method::GET, "/live/locks")).await;
-            eye.next().await;
-            if way == "a logout" {
-                let form = browser.open("/logout").await.form();
-                assert_eq!(browser.submit(&form).await.status, 303);
-            } else {
-                may_look.store(false, Ordering::Relaxed);
-            }
-            let name = format!("after {way}");
-            let _held = rowlock.lock(&name).ttl(LONG).acquire().await.unwrap();
-            let rest = eye.rest().await;
-            assert!(!rest.contains(&name), "{way}");
         }
     }
 
