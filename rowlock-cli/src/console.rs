@@ -49,7 +49,7 @@ impl Console {
             return Err(Failure::Other(message, USAGE));
         }
         let token = self.token_file.as_deref().map(token).transpose()?;
-        let rowlock = database::find(url).await?;
+        let rowlock = database::find_for_many(url).await?;
         let (is_read_only, user) = (self.read_only, user());
         let access = move |parts: &Parts| {
             let visitor = parts.extensions.get::<Visitor>();

@@ -17,13 +17,18 @@ const SHOWN: usize = 4_096;
 
 /// A text that somebody has chosen.
 pub(crate) fn text(text: &str) -> Markup {
+    begin(text, text.len())
+}
+
+/// The begin of a text that has `size` bytes.
+fn begin(text: &str, size: usize) -> Markup {
     let cut = text.char_indices().nth(SHOWN).map(|(at, _)| at);
     let shown = &text[..cut.unwrap_or(text.len())];
     let before = iter::once(' ').chain(shown.chars());
     html! {
         bdi {
             @for ((at, c), before) in shown.char_indices().zip(before) {
-                @if c == ' ' && (before == ' ' || at + 1 == text.len()) {
+                @if c == ' ' && (before == ' ' || at + 1 == size) {
                     // A browser shows no space at the begin and the end of a text, and two as one.
                     span.escape { (c.escape_unicode()) }
                 } @else if is_hidden(c) {
@@ -33,18 +38,34 @@ pub(crate) fn text(text: &str) -> Markup {
                 }
             }
         }
-        @if cut.is_some() { " … (" (text.len()) " bytes)" }
+        @if cut.is_some() || size > text.len() { " … (" (size) " bytes)" }
     }
 }
 
 /// Bytes that somebody has chosen: as text if they are text, otherwise in hexadecimal.
 pub(crate) fn bytes(bytes: &[u8]) -> Markup {
-    if let Ok(readable) = std::str::from_utf8(bytes) {
-        return text(readable);
+    part(bytes, bytes.len())
+}
+
+/// The bytes that [`part`] needs.
+pub(crate) const PART: u32 = 4 * SHOWN as u32;
+
+/// [`bytes`] of which only the first ones are there, of `size`.
+pub(crate) fn part(bytes: &[u8], size: usize) -> Markup {
+    let readable = match std::str::from_utf8(bytes) {
+        Ok(readable) => Some(readable),
+        // Cut in the middle of a character.
+        Err(error) if error.error_len().is_none() && size > bytes.len() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    if let Some(readable) = readable {
+        return begin(readable, size);
     }
     html! {
         span.escape title="in hexadecimal" { "0x" (hex::encode(&bytes[..bytes.len().min(SHOWN)])) }
-        @if bytes.len() > SHOWN { " … (" (bytes.len()) " bytes)" }
+        @if size > SHOWN { " … (" (size) " bytes)" }
     }
 }
 
@@ -170,6 +191,23 @@ mod tests {
         // A text that goes on after the cut does not end there.
         let cut = text(&format!("{} a", "é".repeat(SHOWN - 1))).into_string();
         assert!(!cut.contains("escape"), "{cut}");
+    }
+
+    #[test]
+    fn the_begin_of_a_text_is_shown_as_the_whole_one() {
+        for whole in [
+            "é".repeat(10 * SHOWN),
+            "🔒".repeat(2 * SHOWN),
+            format!("x{}", "🔒".repeat(2 * SHOWN)),
+        ] {
+            let whole = whole.as_bytes();
+            let most = PART as usize;
+            let shown = part(&whole[..whole.len().min(most)], whole.len());
+            assert_eq!(shown.into_string(), bytes(whole).into_string());
+        }
+        let no_text = vec![0xff; 5 * SHOWN];
+        let shown = part(&no_text[..PART as usize], no_text.len());
+        assert_eq!(shown.into_string(), bytes(&no_text).into_string());
     }
 
     #[test]

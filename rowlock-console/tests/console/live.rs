@@ -18,7 +18,7 @@ use rowlock_test::{
 
 use crate::access::{TOKEN, by_header, log_in};
 use crate::browser::Browser;
-use crate::server::{Server, of_ann, over_a_socket};
+use crate::server::{Server, attempt, of_ann, over_a_socket};
 
 const LONG: Duration = Duration::from_mins(10);
 
@@ -188,6 +188,28 @@ over_a_socket! {
             }
             let rounded = (requests + one / 2) / one;
             assert_eq!(rounded, statements, "{page}: {requests}, {one} for one statement");
+        }
+    }
+
+    /// Also where they are shown: a page has the begin of a long one.
+    async fn the_page_of_a_record_does_not_read_the_results_of_its_steps() {
+        const RESULT: usize = 500_000;
+        let db = Db::new(Engine::Postgres).await;
+        let (proxy, url) = through_proxy(&db).await;
+        let rowlock = Rowlock::builder().clean_every(None).connect(&url).await.unwrap();
+        let paid = attempt(&db.rowlock().await, "1").await;
+        for step in ["one", "two", "three"] {
+            let long = async { Ok::<_, rowlock::Error>("x".repeat(RESULT)) };
+            paid.step(step, long).await.unwrap();
+        }
+        for shows in [false, true] {
+            let console = of_ann(&rowlock).show_outcomes(shows);
+            let server = Server::of(console.router()).await;
+            let before = proxy.received();
+            let page = server.browser().open("/record?scope=73686f70&key=31").await;
+            assert!(page.html.contains(&format!("({} bytes)", RESULT + 2)), "{}", page.html);
+            let read = proxy.received() - before;
+            assert!(read < RESULT as u64, "{read} bytes");
         }
     }
 
