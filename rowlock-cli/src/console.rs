@@ -12,8 +12,9 @@ use tokio::net::TcpListener;
 use tokio::select;
 
 use crate::out::say;
+use crate::serve::serve;
 use crate::signals::Caught;
-use crate::{FAILED, Failure, UNAVAILABLE, USAGE, database};
+use crate::{Failure, UNAVAILABLE, USAGE, database};
 
 /// The shortest token. Nothing limits how often a stranger may guess.
 const TOKEN: usize = 20;
@@ -34,7 +35,7 @@ pub(crate) struct Console {
     show_outcomes: bool,
     /// Also answer requests for this host: the name in the browser's address, where it is neither localhost nor an IP
     /// address. May be given several times.
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = host)]
     allow_host: Vec<String>,
 }
 
@@ -48,7 +49,7 @@ impl Console {
             return Err(Failure::Other(message, USAGE));
         }
         let token = self.token_file.as_deref().map(token).transpose()?;
-        let rowlock = database::find(url).await?;
+        let rowlock = database::find_for_many(url).await?;
         let (is_read_only, user) = (self.read_only, user());
         let access = move |parts: &Parts| {
             let visitor = parts.extensions.get::<Visitor>();
@@ -85,12 +86,8 @@ impl Console {
             "the console of {} is at http://{address}/",
             rowlock.target()
         )?;
-        let serve = axum::serve(listener, console.router());
         select! {
-            served = serve => {
-                let served = served.map(|()| 0);
-                served.map_err(|error| Failure::Other(format!("the console has ended: {error}"), FAILED))
-            }
+            never = serve(listener, console.router()) => never,
             Some(()) = interrupt.recv() => Ok(0),
             Some(()) = terminate.recv() => Ok(0),
         }
@@ -102,6 +99,15 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     let address = text.replacen("localhost:", "127.0.0.1:", 1);
     let wrong = |_| "write an IP address and a port, as in 127.0.0.1:8090 or [::1]:8090";
     Ok(address.parse().map_err(wrong)?)
+}
+
+/// The name of a host, as a browser sends it.
+fn host(text: &str) -> Result<String, String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    if text.is_empty() || !text.chars().all(is_part) {
+        return Err("write a host, without a scheme or a port, as in ops.example".into());
+    }
+    Ok(text.to_owned())
 }
 
 /// The first line of a file.

@@ -78,9 +78,19 @@ pub(crate) async fn make_for(url: &str, ttl: Duration) -> Result<Rowlock, Error>
 ///
 /// It does not update the tables either: new tables could be too new for processes that still use the old ones.
 pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
+    find_with(builder(), url).await
+}
+
+/// [`find`], for a client that several people use at a time: four slow operations need not wait for each other.
+pub(crate) async fn find_for_many(url: &str) -> Result<Rowlock, Failure> {
+    find_with(builder().max_connections(7), url).await
+}
+
+async fn find_with(builder: Builder, url: &str) -> Result<Rowlock, Failure> {
+    let builder = builder.migrate(false);
     check(url)?;
     if !url.starts_with("sqlite:") {
-        return Ok(connect(builder().migrate(false), url).await?);
+        return Ok(connect(builder, url).await?);
     }
     if let Some(path) = path(url)
         && !path.exists()
@@ -99,7 +109,7 @@ pub(crate) async fn find(url: &str) -> Result<Rowlock, Failure> {
         Some(_) => "&mode=rw",
     };
     let url = format!("{url}{mode}");
-    Ok(connect(builder().migrate(false), &url).await?)
+    Ok(connect(builder, &url).await?)
 }
 
 /// The absolute path of a SQLite file. `None`: the URL names no file, or is wrong. Then connecting reports the error.

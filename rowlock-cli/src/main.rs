@@ -19,6 +19,7 @@ mod release;
 mod reset;
 mod run;
 mod scheduled;
+mod serve;
 mod share;
 mod show;
 mod signals;
@@ -33,11 +34,14 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
+use tracing_subscriber::EnvFilter;
 
 use rowlock::{Admin, ConnectError, Engine, Error, Name, RecordError, SchemaError};
 
 /// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
 const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
+/// An action in the console has no other record than its line in the log.
+const RECORDS_ACTIONS: &str = "rowlock::console=info";
 /// The lock is free, or the record does not exist. (As with grep(1): not found is no error.)
 const ABSENT: u8 = 1;
 /// sysexits.h(3): wrong usage.
@@ -326,13 +330,10 @@ fn main() -> ExitCode {
     if let Command::Leash(leash) = &arguments.command {
         return leash.become_command();
     }
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ROWLOCK_LOG").unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new("error,rowlock::waiting=info,rowlock::console=info")
-    });
-    let filter = match TELLS_PASSWORDS.parse() {
-        Ok(off) => filter.add_directive(off),
-        Err(_) => filter,
-    };
+    let filter = EnvFilter::try_from_env("ROWLOCK_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("error,rowlock::waiting=info"));
+    let always = [TELLS_PASSWORDS, RECORDS_ACTIONS].map(str::parse);
+    let filter = (always.into_iter().flatten()).fold(filter, EnvFilter::add_directive);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(has_colours())

@@ -7,6 +7,7 @@
   if (!live || !window.EventSource) return;
 
   const lost = "The console does not answer. This page tries again.";
+  const ended = "Your login has ended. Load this page again.";
   let source = null;
   let patience = null;
 
@@ -86,11 +87,26 @@
     });
     // The server ends a stream after a minute: then another one is opened, and nobody notices.
     source.addEventListener("error", () => {
+      if (source.readyState === EventSource.CLOSED) refused();
       source.close();
       source = null;
       if (!document.hidden) setTimeout(look, 1000);
       patience ??= setTimeout(() => tell(lost), 4000);
     });
+  }
+
+  // The answer was no stream. It says why, and an event has no room for that.
+  async function refused() {
+    const answer = await fetch(live.dataset.live).catch(() => null);
+    if (!answer) return;
+    if (answer.ok && !answer.redirected) {
+      // There is a stream again, which is opened soon.
+      answer.body.cancel();
+      return;
+    }
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    answered();
+    tell(answer.redirected ? ended : page.querySelector("[role=alert]").textContent);
   }
 
   function answered() {

@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use axum::Extension;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -13,6 +16,7 @@ use http::header::{
 use http::request::Parts;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
+use tokio::time::timeout;
 
 use crate::layout::refusal;
 use crate::viewer::Viewer;
@@ -21,6 +25,12 @@ use crate::{Access, Shared, Visitor};
 /// Nothing inline, nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// A sender that stops in the middle of a body keeps a connection for this time.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// The most bytes of a body.
+const BODY_SIZE: usize = 2 << 20;
 
 /// The headers of every answer.
 const HEADERS: [(HeaderName, &str); 5] = [
@@ -31,26 +41,20 @@ const HEADERS: [(HeaderName, &str); 5] = [
     (CACHE_CONTROL, "no-store"),
 ];
 
-/// Refuses requests for other hosts, and gives every answer its headers.
+/// Refuses requests for other hosts and by the pages of others, and gives every answer its headers.
 pub(crate) async fn gate(
     State(shared): State<Arc<Shared>>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    let viewer = Viewer::of(&parts);
-    let host = authority(&parts);
-    let is_ours = host
-        .as_ref()
-        .is_some_and(|host| shared.is_ours(host.host()));
-    let mut response = if is_ours {
-        parts.extensions.insert(viewer);
-        request = Request::from_parts(parts, body);
-        next.run(request).await
-    } else {
-        let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to the \
-                   hosts that its settings allow.";
-        refusal(&viewer, StatusCode::MISDIRECTED_REQUEST, why)
+    let viewer = Viewer::of(&parts, &shared.cookies);
+    let mut response = match shared.accept(&parts, body).await {
+        Ok(body) => {
+            parts.extensions.insert(viewer);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err((status, why)) => refusal(&viewer, status, why),
     };
     for (name, value) in HEADERS {
         let value = HeaderValue::from_static(value);
@@ -60,6 +64,27 @@ pub(crate) async fn gate(
 }
 
 impl Shared {
+    /// The body of a request, or why the request is refused, whoever sends it.
+    async fn accept(&self, parts: &Parts, body: Body) -> Result<Body, (StatusCode, &'static str)> {
+        let host = authority(parts);
+        if !host.is_some_and(|host| self.is_ours(host.host())) {
+            let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to \
+                       the hosts that its settings allow.";
+            return Err((StatusCode::MISDIRECTED_REQUEST, why));
+        }
+        if parts.method.is_safe() && is_part_of_another_page(parts) {
+            let why = "The console answers no requests by a page of another site. A link to the console works.";
+            return Err((StatusCode::FORBIDDEN, why));
+        }
+        let why = "The request did not come within 10 seconds.";
+        let body = timeout(BODY_TIME, to_bytes(body, BODY_SIZE)).await;
+        let body = body.map_err(|_| (StatusCode::REQUEST_TIMEOUT, why))?;
+        let why = "The form is larger than 2 MiB, or the connection broke.";
+        Ok(body
+            .map_err(|_| (StatusCode::PAYLOAD_TOO_LARGE, why))?
+            .into())
+    }
+
     fn is_ours(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
         let address = host.trim_start_matches('[').trim_end_matches(']');
@@ -77,6 +102,14 @@ fn authority(parts: &Parts) -> Option<Authority> {
     Authority::try_from(host.as_bytes()).ok()
 }
 
+/// Whether a page of another site asks, for something else than a page in a window of its own: for an image, a frame,
+/// or the answer to a script. All browsers say so (Fetch Metadata). Each answer would cost statements.
+fn is_part_of_another_page(parts: &Parts) -> bool {
+    let header = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
+    let is_foreign = matches!(header("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
+    is_foreign && header("sec-fetch-dest") != Some(b"document")
+}
+
 /// Lets those through who may see the console.
 pub(crate) async fn admit(
     State(shared): State<Arc<Shared>>,
@@ -87,23 +120,38 @@ pub(crate) async fn admit(
     let Some(mut viewer) = parts.extensions.remove::<Viewer>() else {
         unreachable!("the gate has put it there")
     };
-    if shared.token.is_some() {
-        let Some(name) = shared.logins.name(&viewer.session) else {
-            return Redirect::to(&viewer.href("/login")).into_response();
-        };
-        parts.extensions.insert(Visitor { name });
-        viewer.can_log_out = true;
+    if let Err(refused) = shared.admit(&mut parts, &mut viewer) {
+        return *refused;
     }
-    viewer.who = match shared.policy.of(&parts) {
-        Access::Act { who } => Some(who),
-        Access::Read => None,
-        Access::None => {
-            let why = "You may not see this console.";
-            return refusal(&viewer, StatusCode::FORBIDDEN, why);
-        }
-    };
     parts.extensions.insert(viewer);
     next.run(Request::from_parts(parts, body)).await
+}
+
+impl Shared {
+    /// Says who it is, if they may see the console now.
+    pub(crate) fn admit(
+        &self,
+        parts: &mut Parts,
+        viewer: &mut Viewer,
+    ) -> Result<(), Box<Response>> {
+        if self.token.is_some() {
+            let Some(name) = self.logins.name(&viewer.session) else {
+                let to = Redirect::to(&viewer.href("/login"));
+                return Err(to.into_response().into());
+            };
+            parts.extensions.insert(Visitor { name });
+            viewer.can_log_out = true;
+        }
+        viewer.who = match self.policy.of(parts) {
+            Access::Act { who } => Some(who),
+            Access::Read => None,
+            Access::None => {
+                let why = "You may not see this console.";
+                return Err(refusal(viewer, StatusCode::FORBIDDEN, why).into());
+            }
+        };
+        Ok(())
+    }
 }
 
 /// Whether a form was sent from a page of this console. A browser says where a form comes from, in one of two headers.
@@ -121,8 +169,6 @@ pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
     origin == "null" || of.is_some_and(|of| host.is_some_and(|host| host.as_str() == of))
 }
 
-pub(crate) async fn not_found(request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let viewer = Viewer::of(&parts);
+pub(crate) async fn not_found(Extension(viewer): Extension<Viewer>) -> Response {
     refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.")
 }

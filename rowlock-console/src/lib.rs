@@ -42,6 +42,7 @@
 //!   console sends no statement.
 //! - A request whose `Host` is neither `localhost`, nor an IP address, nor [allowed](Console::allow_host), is refused:
 //!   a page of a stranger cannot reach the console under the stranger's own name (DNS rebinding).
+//! - A page of another site can link to the console, and ask nothing else of it (Fetch Metadata).
 //! - What changes something is a POST request with a token that belongs to the session and the person. The server
 //!   refuses a person who may read only.
 //! - Every action needs a reason, is shown and asked about before it is done, and writes a log line (`tracing`, target
@@ -80,7 +81,7 @@ use access::Policy;
 use live::Hub;
 use pages::jobs::LastRuns;
 use pages::sessions::Longest;
-use session::{Logins, Seal, Secret};
+use session::{CookieNames, Logins, Seal, Secret};
 
 /// A console with its settings.
 #[derive(Debug)]
@@ -95,6 +96,7 @@ pub(crate) struct Shared {
     hosts: HashSet<String>,
     token: Option<Secret>,
     shows_outcomes: bool,
+    cookies: Arc<CookieNames>,
     logins: Logins,
     seal: Seal,
     hub: Hub,
@@ -113,8 +115,10 @@ pub fn router(
 impl Console {
     /// A console for the database of this client.
     ///
-    /// `access` decides for each request what its sender may do. Decide by what the authentication in front of the
-    /// console has put into the extensions of the request, not by what any client can send.
+    /// `access` decides for each request what its sender may do, and again whenever the content of an open page
+    /// changes (by the parts of the request for that content, which is a minute old at most). Decide by what the
+    /// authentication in front of the console has put into the extensions of the request, not by what any client can
+    /// send.
     pub fn new(
         rowlock: &Rowlock,
         access: impl Fn(&Parts) -> Access + Send + Sync + 'static,
@@ -125,6 +129,7 @@ impl Console {
             hosts: HashSet::new(),
             token: None,
             shows_outcomes: false,
+            cookies: CookieNames::new().into(),
             logins: Logins::default(),
             seal: Seal::new(),
             hub: Hub::default(),

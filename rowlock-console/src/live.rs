@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use http::StatusCode;
+use http::request::Parts;
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -23,17 +24,22 @@ use crate::Shared;
 use crate::content::Fragment;
 use crate::fields::Fields;
 use crate::layout::refusal;
+use crate::session::digest;
 use crate::view::{View, why};
 use crate::viewer::Viewer;
 
 /// How often a page is read.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A stream ends after this time, and the browser asks again: so who may not look any more sees nothing more.
+/// A stream ends after this time, and the browser asks again: so the authentication in front of the console is asked,
+/// too.
 const LASTS: Duration = Duration::from_mins(1);
 
 /// The most pages that are read at a time.
 const FEEDS: usize = 64;
+
+/// The most of them that one person has begun.
+const OF_ONE: usize = 16;
 
 /// Where a page is read for, and which one it is.
 type Key = (String, View);
@@ -48,29 +54,48 @@ enum Frame {
     Away(String),
 }
 
+/// A page that is read.
+#[derive(Debug)]
+struct Feed {
+    frames: watch::Sender<Frame>,
+    /// Who was the first to look.
+    first: [u8; 32],
+}
+
 /// The feeds that somebody looks at.
 #[derive(Debug, Default)]
-pub(crate) struct Hub(Mutex<HashMap<Key, watch::Sender<Frame>>>);
+pub(crate) struct Hub(Mutex<HashMap<Key, Feed>>);
 
 impl Hub {
-    /// The frames of a page. Begins to read it if nobody looks at it yet. `None`: too many pages are looked at.
-    fn look(&self, shared: &Arc<Shared>, key: Key) -> Option<watch::Receiver<Frame>> {
+    /// The frames of a page. Begins to read it if nobody looks at it yet. `Err`: too many pages are looked at.
+    fn look(
+        &self,
+        shared: &Arc<Shared>,
+        key: Key,
+        who: [u8; 32],
+    ) -> Result<watch::Receiver<Frame>, &'static str> {
         let mut feeds = self.lock();
         let number = feeds.len();
+        let own = feeds.values().filter(|feed| feed.first == who).count();
         match feeds.entry(key) {
             Entry::Occupied(feed) => {
-                let mut frames = feed.get().subscribe();
+                let mut frames = feed.get().frames.subscribe();
                 // Also what was read before.
                 frames.mark_changed();
-                Some(frames)
+                Ok(frames)
             }
-            Entry::Vacant(_) if number >= FEEDS => None,
+            Entry::Vacant(_) if own >= OF_ONE => Err(
+                "You look at 16 pages at a time: close one. This page tries again every second.",
+            ),
+            Entry::Vacant(_) if number >= FEEDS => {
+                Err("Too many pages are looked at. This page tries again every second.")
+            }
             Entry::Vacant(place) => {
-                let (sender, receiver) = watch::channel(Frame::Nothing);
+                let (frames, receiver) = watch::channel(Frame::Nothing);
                 let key = place.key().clone();
-                tokio::spawn(feed(Arc::clone(shared), key, sender.clone()));
-                place.insert(sender);
-                Some(receiver)
+                tokio::spawn(feed(Arc::clone(shared), key, frames.clone()));
+                place.insert(Feed { frames, first: who });
+                Ok(receiver)
             }
         }
     }
@@ -78,14 +103,16 @@ impl Hub {
     /// Ends a feed, unless somebody looks at it again.
     fn leave(&self, key: &Key) -> bool {
         let mut feeds = self.lock();
-        let is_left = feeds.get(key).is_none_or(|feed| feed.receiver_count() == 0);
+        let is_left = feeds
+            .get(key)
+            .is_none_or(|feed| feed.frames.receiver_count() == 0);
         if is_left {
             feeds.remove(key);
         }
         is_left
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, watch::Sender<Frame>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Feed>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,31 +147,44 @@ async fn feed(shared: Arc<Shared>, key: Key, frames: watch::Sender<Frame>) {
 pub(crate) async fn stream(
     State(shared): State<Arc<Shared>>,
     Extension(viewer): Extension<Viewer>,
-    request: Request,
+    parts: Parts,
 ) -> Response {
-    let uri = request.uri();
-    let fields = Fields::parse(uri.query().unwrap_or_default().as_bytes());
-    let page = uri.path().strip_prefix("/live/").unwrap_or_default();
+    let fields = Fields::parse(parts.uri.query().unwrap_or_default().as_bytes());
+    let page = parts.uri.path().strip_prefix("/live/").unwrap_or_default();
     let Some(view) = View::parse(page, &fields) else {
         return refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.");
     };
-    let Some(frames) = shared.hub.look(&shared, (viewer.base.clone(), view)) else {
-        let why = "Too many pages are looked at: load this one again to see the next moment.";
-        return refusal(&viewer, StatusCode::SERVICE_UNAVAILABLE, why);
+    let key = (viewer.base.clone(), view);
+    let frames = match shared.hub.look(&shared, key, digest(viewer.person())) {
+        Ok(frames) => frames,
+        Err(why) => return refusal(&viewer, StatusCode::SERVICE_UNAVAILABLE, why),
     };
-    Sse::new(events(frames, viewer)).into_response()
+    let eye = Eye {
+        shared,
+        frames,
+        viewer,
+        parts,
+    };
+    Sse::new(events(eye)).into_response()
 }
 
-fn events(
+/// Who looks at a page, and the request for it.
+struct Eye {
+    shared: Arc<Shared>,
     frames: watch::Receiver<Frame>,
     viewer: Viewer,
-) -> impl Stream<Item = Result<Event, Infallible>> {
+    parts: Parts,
+}
+
+fn events(eye: Eye) -> impl Stream<Item = Result<Event, Infallible>> {
     let end = Instant::now() + LASTS;
-    stream::unfold((frames, viewer), move |(mut frames, viewer)| async move {
+    stream::unfold(eye, move |mut eye| async move {
         let shown = async {
             loop {
-                frames.changed().await.ok()?;
-                let event = event(&frames.borrow_and_update(), &viewer);
+                eye.frames.changed().await.ok()?;
+                // The login may have ended.
+                eye.shared.admit(&mut eye.parts, &mut eye.viewer).ok()?;
+                let event = event(&eye.frames.borrow_and_update(), &eye.viewer);
                 if event.is_some() {
                     return event;
                 }
@@ -154,7 +194,7 @@ fn events(
             event = shown => event?,
             () = sleep_until(end) => return None,
         };
-        Some((Ok(event), (frames, viewer)))
+        Some((Ok(event), eye))
     })
 }
 

@@ -15,7 +15,7 @@ use crate::Shared;
 use crate::fields::Fields;
 use crate::gate::is_of_this_site;
 use crate::layout::{answer, page, refusal};
-use crate::session::{FORMS, LOGIN, random, set_cookie};
+use crate::session::{random, set_cookie};
 use crate::viewer::Viewer;
 
 /// The longest name, in characters.
@@ -90,7 +90,7 @@ pub(crate) async fn begin(
     tracing::info!(target: "rowlock::console", who = name, "logged in");
     shared.logins.end(&viewer.session);
     let session = shared.logins.begin(name.to_owned());
-    let cookie = set_cookie(&parts, &viewer.base, LOGIN, &session);
+    let cookie = set_cookie(&parts, &viewer.base, &viewer.cookies.login, &session);
     let to = Redirect::to(&viewer.href("/")).into_response();
     with_cookies(to, Some(cookie))
 }
@@ -123,7 +123,7 @@ pub(crate) async fn end(
         return refused;
     }
     shared.logins.end(&viewer.session);
-    let cookie = set_cookie(&parts, &viewer.base, LOGIN, "");
+    let cookie = set_cookie(&parts, &viewer.base, &viewer.cookies.login, "");
     let to = Redirect::to(&viewer.href("/")).into_response();
     with_cookies(to, Some(cookie))
 }
@@ -134,7 +134,8 @@ pub(crate) fn seed(parts: &Parts, viewer: &mut Viewer) -> Option<String> {
         return None;
     }
     viewer.seed = random();
-    Some(set_cookie(parts, &viewer.base, FORMS, &viewer.seed))
+    let name = &viewer.cookies.forms;
+    Some(set_cookie(parts, &viewer.base, name, &viewer.seed))
 }
 
 pub(crate) fn with_cookies(mut response: Response, cookie: Option<String>) -> Response {

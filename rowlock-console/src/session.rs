@@ -15,11 +15,25 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// The cookie of a login.
-pub(crate) const LOGIN: &str = "rowlock_console";
+/// The names of a console's cookies. A browser sends a cookie to all ports of a host: with a random part, two consoles
+/// on one host do not take each other's.
+#[derive(Debug)]
+pub(crate) struct CookieNames {
+    /// The cookie of a login.
+    pub(crate) login: String,
+    /// The cookie that the tokens of forms belong to.
+    pub(crate) forms: String,
+}
 
-/// The cookie that the tokens of forms belong to.
-pub(crate) const FORMS: &str = "rowlock_console_forms";
+impl CookieNames {
+    pub(crate) fn new() -> Self {
+        let part = &random()[..8];
+        Self {
+            login: format!("rowlock_console_login_{part}"),
+            forms: format!("rowlock_console_forms_{part}"),
+        }
+    }
+}
 
 /// A login ends after this time.
 const LASTS: Duration = Duration::from_hours(12);
@@ -122,7 +136,7 @@ impl Seal {
     }
 }
 
-/// The first cookie of this name. (Two come from a page of another port or path. Its value has no meaning here.)
+/// The first cookie of this name. (Two come from a page of another path. Its value has no meaning here.)
 pub(crate) fn cookie<'a>(parts: &'a Parts, name: &str) -> &'a str {
     let headers = parts.headers.get_all(COOKIE).iter();
     let cookies = headers.filter_map(|header| header.to_str().ok());
@@ -148,7 +162,7 @@ pub(crate) fn random() -> String {
     format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple())
 }
 
-fn digest(text: &str) -> [u8; 32] {
+pub(crate) fn digest(text: &str) -> [u8; 32] {
     Sha256::digest(text).into()
 }
 

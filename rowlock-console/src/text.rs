@@ -1,11 +1,15 @@
 //! What others have written, as HTML: names, holders, keys, messages; and times.
 //!
 //! maud escapes what HTML would obey. Here, characters that a reader cannot see, or that turn the direction of others,
-//! become escapes of their own, and each text is isolated from the text around it (`bdi`).
+//! become escapes of their own, and each text is isolated from the text around it (`bdi`). So two texts that differ in
+//! what cannot be seen look different, too.
 
+use std::iter;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use icu_properties::props::{DefaultIgnorableCodePoint, GeneralCategory, GeneralCategoryGroup};
+use icu_properties::{CodePointMapData, CodePointSetData};
 use maud::{Markup, html};
 
 /// The most characters of one text on a page.
@@ -13,39 +17,70 @@ const SHOWN: usize = 4_096;
 
 /// A text that somebody has chosen.
 pub(crate) fn text(text: &str) -> Markup {
+    begin(text, text.len())
+}
+
+/// The begin of a text that has `size` bytes.
+fn begin(text: &str, size: usize) -> Markup {
     let cut = text.char_indices().nth(SHOWN).map(|(at, _)| at);
     let shown = &text[..cut.unwrap_or(text.len())];
+    let before = iter::once(' ').chain(shown.chars());
     html! {
         bdi {
-            @for part in shown.split_inclusive(is_escaped) {
-                @let last = part.chars().next_back().filter(|last| is_escaped(*last));
-                (part[..part.len() - last.map_or(0, char::len_utf8)])
-                @if let Some(last) = last {
-                    span.escape { (last.escape_default()) }
+            @for ((at, c), before) in shown.char_indices().zip(before) {
+                @if c == ' ' && (before == ' ' || at + 1 == size) {
+                    // A browser shows no space at the begin and the end of a text, and two as one.
+                    span.escape { (c.escape_unicode()) }
+                } @else if is_hidden(c) {
+                    span.escape { (c.escape_default()) }
+                } @else {
+                    (c)
                 }
             }
         }
-        @if cut.is_some() { " … (" (text.len()) " bytes)" }
+        @if cut.is_some() || size > text.len() { " … (" (size) " bytes)" }
     }
 }
 
 /// Bytes that somebody has chosen: as text if they are text, otherwise in hexadecimal.
 pub(crate) fn bytes(bytes: &[u8]) -> Markup {
-    if let Ok(readable) = std::str::from_utf8(bytes) {
-        return text(readable);
+    part(bytes, bytes.len())
+}
+
+/// The bytes that [`part`] needs.
+pub(crate) const PART: u32 = 4 * SHOWN as u32;
+
+/// [`bytes`] of which only the first ones are there, of `size`.
+pub(crate) fn part(bytes: &[u8], size: usize) -> Markup {
+    let readable = match std::str::from_utf8(bytes) {
+        Ok(readable) => Some(readable),
+        // Cut in the middle of a character.
+        Err(error) if error.error_len().is_none() && size > bytes.len() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    if let Some(readable) = readable {
+        return begin(readable, size);
     }
     html! {
         span.escape title="in hexadecimal" { "0x" (hex::encode(&bytes[..bytes.len().min(SHOWN)])) }
-        @if bytes.len() > SHOWN { " … (" (bytes.len()) " bytes)" }
+        @if size > SHOWN { " … (" (size) " bytes)" }
     }
 }
 
-/// Control characters, ends of lines, marks that turn the direction of letters, and characters without a width.
-fn is_escaped(c: char) -> bool {
-    let is_hidden = matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    c.is_control() || is_hidden
+/// What has no picture of its own: all that is neither a letter, a mark, a number, punctuation nor a symbol, except the
+/// space; what Unicode lets a font leave out (UAX #44, `Default_Ignorable_Code_Point`); and symbols that are blank.
+fn is_hidden(c: char) -> bool {
+    if matches!(c, ' '..='~') {
+        return false;
+    }
+    let category = CodePointMapData::<GeneralCategory>::new().get(c);
+    let is_blank = matches!(c, '\u{2800}' | '\u{16fe4}' | '\u{1d159}');
+    is_blank
+        || GeneralCategoryGroup::Other.contains(category)
+        || GeneralCategoryGroup::Separator.contains(category)
+        || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
 }
 
 /// A duration in whole seconds.
@@ -105,6 +140,74 @@ mod tests {
             long.contains(&format!("({} bytes)", 2 * (SHOWN + 1))),
             "{long}"
         );
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_escaped() {
+        for hidden in [
+            "\u{34f}",
+            "\u{17b4}",
+            "\u{fe0f}",
+            "\u{e0100}",
+            "\u{2800}",
+            "\u{3164}",
+            "\u{115f}",
+            "\u{ffa0}",
+            "\u{a0}",
+            "\u{2003}",
+            "\u{3000}",
+            "\u{200d}",
+            "\u{180e}",
+            "\u{206f}",
+            "\u{e000}",
+            "\u{fffe}",
+            "\u{10ffff}",
+            "\u{85}",
+            "\u{2028}",
+            "\u{1d159}",
+        ] {
+            let shown = text(&format!("a{hidden}b")).into_string();
+            let escape = hidden.escape_default();
+            let expected = format!("<bdi>a<span class=\"escape\">{escape}</span>b</bdi>");
+            assert_eq!(shown, expected);
+        }
+        for seen in ["a b", "日本語", "é\u{301}", "हिन्दी", "→🔒©", "~!@", "ﷺ"]
+        {
+            assert_eq!(text(seen).into_string(), format!("<bdi>{seen}</bdi>"));
+        }
+    }
+
+    #[test]
+    fn a_space_that_a_browser_would_drop_is_escaped() {
+        let space = "<span class=\"escape\">\\u{20}</span>";
+        for (name, shown) in [
+            ("a b", "a b".to_owned()),
+            ("a  b", format!("a {space}b")),
+            (" a ", format!("{space}a{space}")),
+            ("  ", format!("{space}{space}")),
+        ] {
+            assert_eq!(text(name).into_string(), format!("<bdi>{shown}</bdi>"));
+        }
+        // A text that goes on after the cut does not end there.
+        let cut = text(&format!("{} a", "é".repeat(SHOWN - 1))).into_string();
+        assert!(!cut.contains("escape"), "{cut}");
+    }
+
+    #[test]
+    fn the_begin_of_a_text_is_shown_as_the_whole_one() {
+        for whole in [
+            "é".repeat(10 * SHOWN),
+            "🔒".repeat(2 * SHOWN),
+            format!("x{}", "🔒".repeat(2 * SHOWN)),
+        ] {
+            let whole = whole.as_bytes();
+            let most = PART as usize;
+            let shown = part(&whole[..whole.len().min(most)], whole.len());
+            assert_eq!(shown.into_string(), bytes(whole).into_string());
+        }
+        let no_text = vec![0xff; 5 * SHOWN];
+        let shown = part(&no_text[..PART as usize], no_text.len());
+        assert_eq!(shown.into_string(), bytes(&no_text).into_string());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Who has sent a request, and where the console is.
 
+use std::sync::Arc;
+
 use axum::extract::OriginalUri;
 use http::Uri;
 use http::request::Parts;
 
-use crate::session::{FORMS, LOGIN, cookie};
+use crate::session::{CookieNames, cookie};
 
 /// Who has sent a request, and where the console is.
 #[derive(Clone)]
@@ -15,7 +17,8 @@ pub(crate) struct Viewer {
     pub(crate) who: Option<String>,
     /// Whether there is a login to end.
     pub(crate) can_log_out: bool,
-    /// The cookies.
+    /// The cookies: their names and their values.
+    pub(crate) cookies: Arc<CookieNames>,
     pub(crate) session: String,
     pub(crate) seed: String,
 }
@@ -24,6 +27,15 @@ impl Viewer {
     /// The address of a page: `page` begins with a slash.
     pub(crate) fn href(&self, page: &str) -> String {
         href(&self.base, page)
+    }
+
+    /// The login or the name, for the limits of one person. (Those who may look only, without a login, count as one.)
+    pub(crate) fn person(&self) -> &str {
+        match &self.who {
+            _ if self.can_log_out => &self.session,
+            Some(who) => who,
+            None => "",
+        }
     }
 }
 
@@ -41,7 +53,7 @@ pub(crate) fn href(base: &str, page: &str) -> String {
 
 impl Viewer {
     /// By the address and the cookies alone.
-    pub(crate) fn of(parts: &Parts) -> Self {
+    pub(crate) fn of(parts: &Parts, cookies: &Arc<CookieNames>) -> Self {
         let original = parts.extensions.get::<OriginalUri>();
         let whole = original.map_or(parts.uri.path(), |uri| uri.path());
         let inner = parts.uri.path();
@@ -56,8 +68,9 @@ impl Viewer {
             },
             who: None,
             can_log_out: false,
-            session: cookie(parts, LOGIN).to_owned(),
-            seed: cookie(parts, FORMS).to_owned(),
+            session: cookie(parts, &cookies.login).to_owned(),
+            seed: cookie(parts, &cookies.forms).to_owned(),
+            cookies: Arc::clone(cookies),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A TCP proxy in front of a server. It can cut connections, delay requests and answers, or fall silent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rowlock::Rowlock;
@@ -49,11 +49,12 @@ pub struct Proxy {
     kept: Arc<Kept>,
 }
 
-/// The numbers of requests and answers.
+/// The numbers of requests and answers, and the bytes of the answers.
 #[derive(Debug, Default)]
 struct Passed {
     requests: AtomicU32,
     answers: AtomicU32,
+    received: AtomicU64,
 }
 
 /// The delayed request.
@@ -119,6 +120,11 @@ impl Proxy {
     /// The number of requests of the client.
     pub fn requests(&self) -> u32 {
         self.passed.requests.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that the client has got.
+    pub fn received(&self) -> u64 {
+        self.passed.received.load(Ordering::Relaxed)
     }
 
     /// Holds all answers from now on, and waits for the first one. Then that client sends nothing more, and the server
@@ -194,6 +200,7 @@ async fn connection(
             read = server.read(&mut down) => {
                 let Ok(count @ 1..) = read else { return };
                 passed.answers.fetch_add(1, Ordering::SeqCst);
+                passed.received.fetch_add(count as u64, Ordering::Relaxed);
                 let other = |mode: &Mode| *mode != Mode::HoldAnswers;
                 if changes.wait_for(other).await.is_err() {
                     return;

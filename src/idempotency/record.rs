@@ -72,8 +72,10 @@ pub struct StepInfo {
     pub step: String,
     /// The attempt that ran the step.
     pub attempt: i64,
-    /// The result of the step.
+    /// The result of the step, or its [begin](Idempotency::steps_cut).
     pub outcome: Outcome,
+    /// The bytes of the whole result.
+    pub size: u64,
     /// When the result was recorded.
     pub done_at: DateTime<Utc>,
 }
@@ -153,13 +155,29 @@ impl Idempotency {
         &self,
         key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
     ) -> Result<Vec<StepInfo>, Error> {
+        self.steps_cut(key, u32::MAX).await
+    }
+
+    /// [`steps`](Self::steps), with the first `most` bytes of each result only. [`StepInfo::size`] tells how long a
+    /// result is.
+    ///
+    /// # Errors
+    ///
+    /// As [`steps`](Self::steps).
+    pub async fn steps_cut(
+        &self,
+        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
+        most: u32,
+    ) -> Result<Vec<StepInfo>, Error> {
+        // (PostgreSQL adds 1 to it in 32 bits. No engine has longer values.)
+        let most = i32::try_from(most).unwrap_or(i32::MAX).min(i32::MAX - 1);
         let key = key.record()?;
         let head = self
             .core
             .lanes
             .look(Subject::Record(key.clone()), "look up");
         let of = key.clone();
-        let steps = async move |store: &mut dyn Store| store.step_list(&of).await;
+        let steps = async move |store: &mut dyn Store| store.step_list(&of, most).await;
         let rows = self.core.lanes.run(head, steps).await?;
         let steps = rows.into_iter().map(|row| {
             let out = "the time of a step is out of range";
@@ -169,6 +187,7 @@ impl Idempotency {
                 step: row.step,
                 attempt: row.attempt,
                 outcome: row.outcome,
+                size: u64::try_from(row.size).unwrap_or_default(),
             })
         });
         steps.collect()

@@ -37,6 +37,27 @@ on_every_engine! {
         assert!(matches!(begun, Begun::Mismatch), "{begun:?}");
     }
 
+    async fn the_begin_of_each_result_is_enough_to_list_steps(db: &Db) {
+        let idempotency = db.rowlock().await.idempotency();
+        let guard = begin_new(&idempotency, "k").await;
+        let long = "é".repeat(100_000);
+        for (step, result) in [("long", long.as_str()), ("short", "")] {
+            let done = async { Ok::<_, Error>(result.to_owned()) };
+            guard.step(step, done).await.unwrap();
+        }
+        let whole = idempotency.steps(Scope("scope").key("k")).await.unwrap();
+        for most in [0, 1, 4, 200_002, u32::MAX] {
+            let steps = idempotency.steps_cut(Scope("scope").key("k"), most).await.unwrap();
+            for (step, whole) in steps.iter().zip(&whole) {
+                let all = whole.outcome.bytes();
+                assert_eq!(step.outcome.bytes(), &all[..all.len().min(most as usize)], "{most}");
+                assert_eq!((step.size, step.outcome.content_type()), (all.len() as u64, "application/json"));
+            }
+            let sizes: Vec<u64> = steps.iter().map(|step| step.size).collect();
+            assert_eq!(sizes, [200_002, 2]);
+        }
+    }
+
     async fn names_of_steps_are_bytes(db: &Db) {
         let idempotency = db.rowlock().await.idempotency();
         let provider = Provider::default();

@@ -1,6 +1,8 @@
 //! What a person does.
 
 use std::future::{Ready, ready};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -142,6 +144,56 @@ async fn a_page_recovers_when_the_console_is_started_again() {
     let _held = client.lock("ledger").in_session().acquire().await.unwrap();
     window.shows("a new client").await;
     assert_eq!(window.run("return window.isTheSamePage").await, json!(true));
+    window.close().await;
+}
+
+/// A page that is not read says why, in the words of the console.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_says_why_it_does_not_change() {
+    let place = Place::new();
+    let (_console, address) = place.console("127.0.0.1:0");
+    let host = address.trim_start_matches("http://");
+    let look = |number: u32| {
+        let mut socket = TcpStream::connect(host).unwrap();
+        let request = format!("GET /live/lock?name={number} HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+        let mut begin = [0; 12];
+        socket.read_exact(&mut begin).unwrap();
+        assert_eq!(&begin, b"HTTP/1.1 200");
+        socket
+    };
+    let others: Vec<TcpStream> = (0..16).map(look).collect();
+    let window = Window::at(&address).await;
+    window.open("/locks").await;
+    window.shows("You look at 16 pages at a time").await;
+    drop(others);
+    window.hides("You look at 16 pages").await;
+    window.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_says_that_the_login_has_ended() {
+    let place = Place::new();
+    let token = "a secret of more than 20 characters";
+    let (_console, address) = place.console_with_token(token);
+    let window = Window::at(&address).await;
+    window.open("/login").await;
+    window.write("name", "Ann").await;
+    window.write("token", token).await;
+    window.click("Log in").await;
+    window.shows("you act as Ann").await;
+    window.open("/locks").await;
+    let first = window.driver.window().await.unwrap();
+    let second = window.driver.new_window(true).await.unwrap().handle;
+    window.driver.switch_to_window(second).await.unwrap();
+    window.open("/logout").await;
+    window.click("Log out").await;
+    window.shows("The token of this console").await;
+    window.driver.switch_to_window(first).await.unwrap();
+    let client = place.client("worker-7").await;
+    let _held = client.lock("ledger").ttl(LONG).acquire().await.unwrap();
+    window.shows("Your login has ended.").await;
+    window.hides("ledger").await;
     window.close().await;
 }
 

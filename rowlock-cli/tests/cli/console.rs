@@ -1,11 +1,12 @@
 //! `rowlock console`, over sockets.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, getuid};
+use rowlock_test::patience;
 
 use crate::shell::{Shell, code, stderr};
 
@@ -19,9 +20,12 @@ struct Serving {
 
 impl Serving {
     fn new(shell: &Shell, arguments: &[&str]) -> Self {
-        assert_eq!(code(&shell.run(&["migrate"])), 0);
         let arguments = [&["console", "--listen", "127.0.0.1:0"], arguments].concat();
-        let mut command = shell.command(&arguments);
+        Self::of(shell, shell.command(&arguments))
+    }
+
+    fn of(shell: &Shell, mut command: Command) -> Self {
+        assert_eq!(code(&shell.run(&["migrate"])), 0);
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -38,6 +42,7 @@ impl Serving {
     /// The whole answer.
     fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut socket = TcpStream::connect(&self.address).unwrap();
+        socket.set_read_timeout(Some(patience())).unwrap();
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-length: {length}\r\n\
@@ -78,10 +83,13 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
     rest.split_once(after).unwrap().0
 }
 
+/// Also where the log is to have warnings only: the line of an action is its only record.
 #[test]
 fn a_console_shows_acts_and_logs() {
     let shell = Shell::new();
-    let serving = Serving::new(&shell, &[]);
+    let mut command = shell.command(&["console", "--listen", "127.0.0.1:0"]);
+    command.env("ROWLOCK_LOG", "warn");
+    let serving = Serving::of(&shell, command);
     assert!(serving.get("/").contains("Nothing needs a person"));
     let page = serving.get("/act/quarantine");
     let cookie = between(&page, "set-cookie: ", ";");
@@ -107,6 +115,40 @@ fn a_console_shows_acts_and_logs() {
     ] {
         assert!(told.contains(&words), "{words}: {told}");
     }
+}
+
+/// As many half requests as the process may have connections.
+#[test]
+fn half_requests_keep_nobody_out() {
+    let shell = Shell::new();
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 256; exec \"$0\" console --listen 127.0.0.1:0";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_rowlock")]);
+    command
+        .current_dir(shell.dir.path())
+        .env_remove("ROWLOCK_URL");
+    let serving = Serving::of(&shell, command);
+    let half = |text: &str| {
+        let mut socket = TcpStream::connect(&serving.address).unwrap();
+        socket.write_all(text.as_bytes()).unwrap();
+        socket
+    };
+    let begun = format!("GET / HTTP/1.1\r\nhost: {}\r\n", serving.address);
+    let mut halves: Vec<TcpStream> = (0..300).map(|_| half(&begun)).collect();
+    halves.push(half(""));
+    let form = "content-type: application/x-www-form-urlencoded\r\ncontent-length: 9\r\n\r\nform=";
+    halves.push(half(&format!(
+        "{}{form}",
+        begun.replace("GET /", "POST /login")
+    )));
+    assert!(serving.get("/").contains("Nothing needs a person"));
+    for socket in &mut halves {
+        socket.set_read_timeout(Some(patience())).unwrap();
+        let ended = socket.read_to_end(&mut Vec::new());
+        let is_open = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!is_open, "a half request is kept");
+    }
+    assert_eq!(serving.end(Signal::SIGTERM).0, 0);
 }
 
 #[test]
@@ -136,7 +178,10 @@ fn a_console_with_a_token_file_asks_for_the_token() {
     let form = between(&page, "name=\"form\" value=\"", "\"");
     let body = format!("form={form}&name=Ann&token={}", TOKEN.replace(' ', "+"));
     let answer = serving.send("POST", "/login", &format!("cookie: {cookie}\r\n"), &body);
-    assert!(answer.contains("set-cookie: rowlock_console="), "{answer}");
+    assert!(
+        answer.contains("set-cookie: rowlock_console_login_"),
+        "{answer}"
+    );
     let cookie = between(&answer, "set-cookie: ", ";");
     let page = serving.send("GET", "/", &format!("cookie: {cookie}\r\n"), "");
     assert!(page.contains("you act as <bdi>Ann</bdi>"), "{page}");
@@ -164,6 +209,20 @@ fn a_console_that_others_could_use_is_refused() {
     refused(&["--token-file", "none"], 64, "cannot read the token");
     for address in ["nonsense", "8090", "127.0.0.1", "shop.example:8090"] {
         refused(&["--listen", address], 64, "as in 127.0.0.1:8090");
+    }
+    for host in [
+        "ops.example:8090",
+        "https://ops.example",
+        "ann@ops.example",
+        "*.example",
+        "ops.example/",
+        "",
+    ] {
+        refused(
+            &["--allow-host", host],
+            64,
+            "a host, without a scheme or a port",
+        );
     }
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

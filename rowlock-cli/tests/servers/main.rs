@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod command;
+mod console;
 mod pooler;
 mod read_only;
 mod rights;

@@ -7,7 +7,7 @@ use super::columns;
 use super::records::{lasts, state};
 use crate::Shared;
 use crate::content::{Content, Links};
-use crate::text::{bytes, span, text, time};
+use crate::text::{PART, bytes, part, span, text, time};
 
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -20,10 +20,12 @@ pub(crate) struct Record {
 pub(crate) async fn read(shared: &Shared, key: &RecordKey) -> Result<Record, Error> {
     let idempotency = shared.rowlock.idempotency();
     let of = || Scope(key.scope()).key(key.key());
+    let most = if shared.shows_outcomes { PART } else { 0 };
     Ok(Record {
         key: key.clone(),
         info: idempotency.inspect(of()).await?,
-        steps: idempotency.steps(of()).await?,
+        // A record may have many steps with long results, and this is read once a second.
+        steps: idempotency.steps_cut(of(), most).await?,
         shows_outcomes: shared.shows_outcomes,
     })
 }
@@ -90,17 +92,17 @@ impl Record {
                     }
                 }
                 dt { "Outcome" }
-                dd { @match &info.outcome { Some(outcome) => (self.outcome(outcome)), None => "none" } }
+                dd { @match &info.outcome { Some(outcome) => (self.outcome(outcome, outcome.bytes().len())), None => "none" } }
             }
         }
     }
 
-    fn outcome(&self, outcome: &Outcome) -> Markup {
+    fn outcome(&self, outcome: &Outcome, size: usize) -> Markup {
         html! {
             @if !self.shows_outcomes {
-                "hidden (" (outcome.bytes().len()) " bytes)"
+                "hidden (" (size) " bytes)"
             } @else {
-                (text(outcome.content_type())) ": " code.outcome { (bytes(outcome.bytes())) }
+                (text(outcome.content_type())) ": " code.outcome { (part(outcome.bytes(), size)) }
             }
         }
     }
@@ -111,11 +113,12 @@ impl Record {
                 (columns(&["Step", "Attempt", "Done", "Result"]))
                 tbody {
                     @for step in &self.steps {
+                        @let size = usize::try_from(step.size).unwrap_or(usize::MAX);
                         tr data-key=(step.step) {
                             td data-label="Step" { (text(&step.step)) }
                             td data-label="Attempt" { (step.attempt) }
                             td data-label="Done" { (time(step.done_at)) }
-                            td data-label="Result" { (self.outcome(&step.outcome)) }
+                            td data-label="Result" { (self.outcome(&step.outcome, size)) }
                         }
                     }
                 }

@@ -13,10 +13,10 @@ use crate::browser::{Browser, Form, Page};
 use crate::log;
 use crate::server::{Server, console, over_a_socket};
 
-const TOKEN: &str = "a secret of more than 20 characters";
+pub(crate) const TOKEN: &str = "a secret of more than 20 characters";
 
 /// The header `x-user` stands for an authentication in front of the console.
-async fn by_header() -> (Server, Db) {
+pub(crate) async fn by_header() -> (Server, Db) {
     let db = Db::new(Engine::Sqlite).await;
     let rowlock = db.rowlock().await;
     let access = |parts: &Parts| match parts.headers.get("x-user").map(|user| user.to_str()) {
@@ -42,10 +42,17 @@ async fn with_token() -> (Server, Db) {
     (Server::of(console.router()).await, db)
 }
 
-async fn log_in(browser: &mut Browser, token: &str) -> Page {
+pub(crate) async fn log_in(browser: &mut Browser, token: &str) -> Page {
     let form = browser.open("/login").await.form();
     let form = form.with("name", "Ann").with("token", token);
     browser.submit(&form).await
+}
+
+/// The cookie of the login: its name and its value.
+fn login(browser: &Browser) -> Option<(String, String)> {
+    let mut cookies = browser.cookies.iter();
+    let login = cookies.find(|(name, _)| name.starts_with("rowlock_console_login_"))?;
+    Some((login.0.clone(), login.1.clone()))
 }
 
 /// Every page and every action, with parameters that are well formed.
@@ -179,6 +186,39 @@ over_a_socket! {
         }
     }
 
+    /// An image, a frame, or a script of another site's page: each costs statements.
+    async fn a_page_of_another_site_asks_for_nothing() {
+        let (server, _rowlock, _db) = console(|console| console).await;
+        let mut browser = server.browser();
+        let asking = |browser: &Browser, path: &str, (site, mode, of): (&str, &str, &str)| {
+            let request = browser.request(Method::GET, path).header("sec-fetch-site", site.to_owned());
+            request.header("sec-fetch-mode", mode.to_owned()).header("sec-fetch-dest", of.to_owned())
+        };
+        for path in PATHS {
+            for foreign in [
+                ("cross-site", "no-cors", "empty"),
+                ("same-site", "cors", "empty"),
+                ("cross-site", "no-cors", "image"),
+                ("same-site", "navigate", "iframe"),
+            ] {
+                let request = asking(&browser, path, foreign);
+                browser.send(request).await.says(403, "a page of another site");
+            }
+            if path.starts_with("/live") {
+                continue;
+            }
+            for ours in [
+                ("same-origin", "cors", "empty"),
+                ("none", "navigate", "document"),
+                // A link.
+                ("cross-site", "navigate", "document"),
+            ] {
+                let request = asking(&browser, path, ours);
+                assert_eq!(browser.send(request).await.status, 200, "{path} {ours:?}");
+            }
+        }
+    }
+
     async fn every_answer_has_the_headers() {
         let (server, _rowlock, _db) = console(|console| console).await;
         let mut browser = server.browser();
@@ -239,7 +279,7 @@ over_a_socket! {
         for wrong in ["", "a secret", &format!("{TOKEN}x")] {
             log_in(&mut browser, wrong).await.says(403, "This is not the token");
         }
-        assert!(!browser.cookies.contains_key("rowlock_console"));
+        assert_eq!(login(&browser), None);
         let form = browser.open("/login").await.form();
         let swapped = form.with("token", "Ann").with("name", TOKEN);
         browser.submit(&swapped).await.says(403, "This is not the token");
@@ -251,19 +291,19 @@ over_a_socket! {
         let page = log_in(&mut browser, TOKEN).await;
         let page = browser.follow(&page).await;
         assert!(page.text("header").contains("you act as Ann"), "{}", page.html);
-        let cookie = browser.cookies["rowlock_console"].clone();
+        let (name, cookie) = login(&browser).unwrap();
         assert!(!cookie.contains(TOKEN) && cookie.len() == 64);
         // Another login has another cookie; a guess has none.
         let mut other = server.browser();
         log_in(&mut other, TOKEN).await;
-        assert_ne!(other.cookies["rowlock_console"], cookie);
+        assert_ne!(login(&other).unwrap(), (name.clone(), cookie.clone()));
         let mut guess = server.browser();
-        guess.cookies.insert("rowlock_console".into(), "0".repeat(64));
+        guess.cookies.insert(name.clone(), "0".repeat(64));
         assert_eq!(guess.get("/").await.status, 303);
 
         let form = browser.open("/logout").await.form();
         assert_eq!(browser.submit(&form).await.status, 303);
-        browser.cookies.insert("rowlock_console".into(), cookie);
+        browser.cookies.insert(name, cookie);
         assert_eq!(browser.get("/").await.status, 303, "the login has ended, and not its cookie alone");
         other.open("/").await;
         for line in log::with("") {
@@ -280,6 +320,26 @@ over_a_socket! {
             let cookie = response.headers()["set-cookie"].to_str().unwrap();
             assert_eq!(cookie.contains("; Secure"), is_secure, "{cookie}");
         }
+    }
+
+    /// A browser sends the cookies of a host to all its ports.
+    async fn two_consoles_on_one_host_keep_their_logins() {
+        let ((first, _one), (second, _two)) = (with_token().await, with_token().await);
+        let mut browser = first.browser();
+        for server in [&first, &second] {
+            browser.address = server.address;
+            assert_eq!(log_in(&mut browser, TOKEN).await.status, 303);
+        }
+        for server in [&first, &second] {
+            browser.address = server.address;
+            browser.open("/locks").await;
+        }
+        let form = browser.open("/logout").await.form();
+        browser.submit(&form).await;
+        browser.address = first.address;
+        let form = browser.open("/act/quarantine").await.form();
+        let form = form.with("time", "10m").with("reason", "x");
+        browser.submit(&form).await.says(200, "Are you sure?");
     }
 
     async fn two_consoles_have_their_own_sessions() {

@@ -7,7 +7,7 @@ use rowlock::{Begun, Fingerprint, Rowlock, Scope};
 use rowlock_test::Db;
 use scraper::{Html, Selector};
 
-use crate::browser::Browser;
+use crate::browser::{Browser, Page};
 use crate::server::{console, no_answer, over_a_socket};
 
 const LONG: Duration = Duration::from_mins(10);
@@ -30,6 +30,21 @@ const TEXTS: [&str; 16] = [
     "${7*7}{{7*7}}",
     "é\u{301}\u{1f512}",
     "x\u{85}y\u{2028}z",
+];
+
+/// Names that look the same where a page shows them as they are.
+const ALIKE: [&str; 11] = [
+    "look alike",
+    "look  alike",
+    " look alike",
+    "look alike ",
+    "look\u{a0}alike",
+    "look\u{2003}alike",
+    "look alike\u{34f}",
+    "look alike\u{17b4}",
+    "look alike\u{fe0f}",
+    "look alike\u{3164}",
+    "look alike\u{2800}",
 ];
 
 /// Elements and attributes that this console's pages have.
@@ -179,6 +194,32 @@ over_a_socket! {
             let left = rowlock.idempotency().list_undecided().await.unwrap();
             assert_eq!(left.len(), TEXTS.len() - 1 - number);
         }
+    }
+
+    /// Also on the page that asks whether one is sure.
+    async fn names_that_differ_look_different() {
+        let (server, rowlock, _db) = console(|console| console).await;
+        let mut held = Vec::new();
+        for name in ALIKE {
+            held.push(rowlock.lock(name).ttl(LONG).acquire().await.unwrap());
+        }
+        let mut browser = server.browser();
+        let looks = |page: &Page, selector: &str| {
+            let texts = page.texts(selector);
+            assert!(texts.iter().all(|text| text.is_ascii()), "{texts:?}");
+            texts
+        };
+        let locks = browser.open("/locks").await;
+        // (`texts` has a text as a browser shows it: with single spaces, and none around it.)
+        let names: BTreeSet<String> = looks(&locks, "td[data-label=Name] a").into_iter().collect();
+        assert_eq!(names.len(), ALIKE.len(), "{names:?}");
+        let mut asked = BTreeSet::new();
+        for path in locks.values("main a.act", "href").iter().filter(|path| path.contains("/free?")) {
+            let form = browser.open(path).await.form().with("reason", "x");
+            let sure = browser.submit(&form).await;
+            asked.extend(looks(&sure, "main strong bdi"));
+        }
+        assert_eq!(asked, names);
     }
 
     async fn what_is_asked_for_is_text_too() {

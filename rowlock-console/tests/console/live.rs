@@ -1,18 +1,24 @@
 //! Pages that change: what they show, what they cost, and that they outlive the database.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use axum::http::request::Parts;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 use rowlock::{Engine, Rowlock};
+use rowlock_console::{Access, Console};
 use rowlock_test::{
     Db, Killable, Proxy, eventually, on_every_engine, patience, through_proxy, waiters,
 };
 
+use crate::access::{TOKEN, by_header, log_in};
 use crate::browser::Browser;
-use crate::server::{Server, of_ann, over_a_socket};
+use crate::server::{Server, attempt, of_ann, over_a_socket};
 
 const LONG: Duration = Duration::from_mins(10);
 
@@ -27,12 +33,11 @@ type Seen = (String, String);
 
 impl Eye {
     async fn at(address: SocketAddr, page: &str) -> Self {
-        let browser = Browser::at(address);
-        let response = browser
-            .request(Method::GET, &format!("/live{page}"))
-            .send()
-            .await
-            .unwrap();
+        Self::of(Browser::at(address).request(Method::GET, &format!("/live{page}"))).await
+    }
+
+    async fn of(request: RequestBuilder) -> Self {
+        let response = request.send().await.unwrap();
         assert_eq!(response.status().as_u16(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self {
@@ -66,6 +71,18 @@ impl Eye {
                 std::str::from_utf8(&chunk.expect("the stream goes on").unwrap()).unwrap(),
             );
         }
+    }
+
+    /// What comes until the console ends the stream.
+    async fn rest(mut self) -> String {
+        let rest = async {
+            while let Some(chunk) = self.bytes.next().await {
+                self.buffer += std::str::from_utf8(&chunk.unwrap()).unwrap();
+            }
+        };
+        let ended = tokio::time::timeout(patience(), rest).await;
+        ended.expect("the stream ends");
+        self.buffer
     }
 
     async fn until(&mut self, what: impl Fn(&Seen) -> bool) -> Seen {
@@ -174,6 +191,28 @@ over_a_socket! {
         }
     }
 
+    /// Also where they are shown: a page has the begin of a long one.
+    async fn the_page_of_a_record_does_not_read_the_results_of_its_steps() {
+        const RESULT: usize = 500_000;
+        let db = Db::new(Engine::Postgres).await;
+        let (proxy, url) = through_proxy(&db).await;
+        let rowlock = Rowlock::builder().clean_every(None).connect(&url).await.unwrap();
+        let paid = attempt(&db.rowlock().await, "1").await;
+        for step in ["one", "two", "three"] {
+            let long = async { Ok::<_, rowlock::Error>("x".repeat(RESULT)) };
+            paid.step(step, long).await.unwrap();
+        }
+        for shows in [false, true] {
+            let console = of_ann(&rowlock).show_outcomes(shows);
+            let server = Server::of(console.router()).await;
+            let before = proxy.received();
+            let page = server.browser().open("/record?scope=73686f70&key=31").await;
+            assert!(page.html.contains(&format!("({} bytes)", RESULT + 2)), "{}", page.html);
+            let read = proxy.received() - before;
+            assert!(read < RESULT as u64, "{read} bytes");
+        }
+    }
+
     async fn nobody_who_looks_costs_nothing() {
         let db = Db::new(Engine::Postgres).await;
         let (proxy, _rowlock, server) = through(&db).await;
@@ -220,21 +259,59 @@ over_a_socket! {
     }
 
     async fn there_is_a_bound_on_the_pages_that_are_read_at_a_time() {
-        let db = Db::new(Engine::Sqlite).await;
-        let rowlock = db.rowlock().await;
-        let server = Server::of(of_ann(&rowlock).router()).await;
+        let (server, _db) = by_header().await;
+        let mut browser = server.browser();
+        let asking = |number: u32, user: u32| {
+            let request = server.browser().request(Method::GET, &format!("/live/lock?name={number}"));
+            request.header("x-user", format!("user {user}"))
+        };
         let mut eyes = Vec::new();
         for number in 0..64 {
-            eyes.push(Eye::at(server.address, &format!("/lock?name={number}")).await);
+            if number == 16 {
+                // One person takes a part of them only.
+                browser.send(asking(16, 0)).await.says(503, "You look at 16 pages");
+            }
+            eyes.push(Eye::of(asking(number, number / 16)).await);
         }
-        let mut browser = server.browser();
-        browser.get("/live/lock?name=64").await.says(503, "Too many pages");
+        browser.send(asking(64, 4)).await.says(503, "Too many pages");
         // One of them may have many who look.
-        eyes.push(Eye::at(server.address, "/lock?name=1").await);
+        eyes.push(Eye::of(asking(1, 4)).await);
         eyes.clear();
-        eventually("there is room again", async || {
-            let request = browser.request(Method::GET, "/live/lock?name=64");
-            request.send().await.unwrap().status().as_u16() == 200
-        }).await;
+        for user in [0, 4] {
+            eventually("there is room again", async || {
+                asking(64 + user, user).send().await.unwrap().status().as_u16() == 200
+            }).await;
+        }
+    }
+
+    async fn who_may_look_no_more_sees_nothing_more() {
+        let db = Db::new(Engine::Sqlite).await;
+        let rowlock = db.rowlock().await;
+        let may_look = Arc::new(AtomicBool::new(true));
+        let access = {
+            let may_look = Arc::clone(&may_look);
+            move |_: &Parts| match may_look.load(Ordering::Relaxed) {
+                true => Access::Read,
+                false => Access::None,
+            }
+        };
+        let console = Console::new(&rowlock, access).token(TOKEN);
+        let server = Server::of(console.router()).await;
+        for way in ["a logout", "the hook"] {
+            let mut browser = server.browser();
+            log_in(&mut browser, TOKEN).await;
+            let mut eye = Eye::of(browser.request(Method::GET, "/live/locks")).await;
+            eye.next().await;
+            if way == "a logout" {
+                let form = browser.open("/logout").await.form();
+                assert_eq!(browser.submit(&form).await.status, 303);
+            } else {
+                may_look.store(false, Ordering::Relaxed);
+            }
+            let name = format!("after {way}");
+            let _held = rowlock.lock(&name).ttl(LONG).acquire().await.unwrap();
+            let rest = eye.rest().await;
+            assert!(!rest.contains(&name), "{way}");
+        }
     }
 }

@@ -38,17 +38,18 @@ impl IdempotencyLayer {
     /// [service](Self::service), its name and two bytes less.) Equal keys of two principals are two records; otherwise
     /// one user could read another user's responses. On `None`, or 0 bytes, the layer answers with 401. Return what
     /// the authentication in front of this layer has put into the request's extensions, not what any client can send.
-    /// The record's scope is [`scope`](Self::scope) of the principal.
+    /// The record's scope is [`scope`](Self::scope) of the principal. It is stored and logged as it is: of a secret,
+    /// return the digest.
     ///
     /// - If the principal has two parts, put them together so that no two pairs become one text: `a:b` and `c` must
     ///   not be `a` and `b:c`. Say the length of the first part, for example: `format!("{}:{tenant}:{user}",
     ///   tenant.len())`.
     /// - A route without a login has strangers for clients. One principal for all of them (`"anonymous"`) makes their
     ///   keys one: who sends the key and the request of another gets the response that was kept for that one. Return
-    ///   something that only the same client can send again: a session cookie that the server has signed, or a digest
-    ///   of a secret in the request. If there is nothing of the kind, return `"anonymous"` only where the response to
-    ///   an equal request holds nothing that is not in that request, and keys are random: accept only UUIDs
-    ///   ([`key_format`](Self::key_format)).
+    ///   something that only the same client can send again: the digest of a session cookie that the server has
+    ///   signed, or of another secret in the request. If there is nothing of the kind, return `"anonymous"` only where
+    ///   the response to an equal request holds nothing that is not in that request, and keys are random: accept only
+    ///   UUIDs ([`key_format`](Self::key_format)).
     pub fn new<P: AsRef<[u8]>>(
         idempotency: Idempotency,
         principal: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,

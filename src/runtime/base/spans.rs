@@ -13,7 +13,7 @@ use tracing::{Span, info_span};
 use uuid::Uuid;
 
 use super::meter;
-use crate::model::{Error, Kind, Loss, Name, RecordKey};
+use crate::model::{Error, Kind, Loss, Name};
 
 /// The target of all spans, by which a filter can leave them out: `rowlock::spans=off`.
 const TARGET: &str = "rowlock::spans";
@@ -49,12 +49,12 @@ pub(crate) fn hold(name: &Name, fence: i64) -> Span {
     )
 }
 
-/// An attempt for a key, until it ends. The key stays out of it: traces often go to another company.
-pub(crate) fn attempt(key: &RecordKey, attempt: i64) -> Span {
+/// An attempt for a key, until it ends. Scope and key stay out of it: traces often go to another company, and the scope
+/// may say whose request it is.
+pub(crate) fn attempt(attempt: i64) -> Span {
     info_span!(
         target: TARGET,
         "rowlock.attempt",
-        rowlock.scope = &*String::from_utf8_lossy(key.scope()),
         rowlock.attempt = attempt,
         rowlock.end = Empty,
     )

@@ -71,7 +71,7 @@ impl RecordGuard {
 
     /// Begins its span, in that of the caller.
     pub(crate) fn begin_span(&self) {
-        *self.span() = spans::attempt(&self.grant.name, self.grant.fence());
+        *self.span() = spans::attempt(self.grant.fence());
     }
 
     fn span(&self) -> MutexGuard<'_, Span> {

@@ -45,7 +45,8 @@ VALUES (?, ?, ?, ?, ?, ?, SYSDATE(6))
 ON DUPLICATE KEY UPDATE step = step";
 
 const STEPS: &str = "
-SELECT CONVERT(step USING utf8mb4), attempt, content_type, outcome, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', done_at)
+SELECT CONVERT(step USING utf8mb4), attempt, content_type, LEFT(outcome, ?),
+       CAST(OCTET_LENGTH(outcome) AS SIGNED), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', done_at)
 FROM rowlock_idempotency_step
 WHERE scope = ? AND idempotency_key = ?
 ORDER BY done_at, step";
@@ -113,8 +114,9 @@ impl StepStore for MySqlConnection {
         Ok(FinishOutcome::Ended)
     }
 
-    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
-        let steps = fill(STEPS, &[hex(key.scope()), hex(key.key())]);
+    async fn step_list(&mut self, key: &RecordKey, most: i32) -> Result<Vec<StepRow>, Fault> {
+        let of = [most.to_string(), hex(key.scope()), hex(key.key())];
+        let steps = fill(STEPS, &of);
         Ok(read_as(self, &steps).await?)
     }
 }

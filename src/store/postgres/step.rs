@@ -45,7 +45,7 @@ WITH own AS (
 SELECT count(*) FROM mine";
 
 const STEPS: &str = "
-SELECT step, attempt, content_type, outcome, (extract(epoch FROM done_at) * 1000000)::bigint
+SELECT step, attempt, content_type, substr(outcome, 1, $3), octet_length(outcome)::bigint, (extract(epoch FROM done_at) * 1000000)::bigint
 FROM rowlock_idempotency_step
 WHERE scope = $1 AND idempotency_key = $2
 ORDER BY done_at, step";
@@ -98,10 +98,11 @@ impl StepStore for PgConnection {
         ))
     }
 
-    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
+    async fn step_list(&mut self, key: &RecordKey, most: i32) -> Result<Vec<StepRow>, Fault> {
         Ok(query_as(STEPS)
             .bind(key.scope())
             .bind(key.key())
+            .bind(most)
             .fetch_all(self)
             .await?)
     }

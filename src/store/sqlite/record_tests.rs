@@ -45,6 +45,6 @@ async fn steps_are_forgotten_with_their_record_only() {
         .unwrap();
     // Another attempt has taken over meanwhile, or the record still has to be remembered.
     conn.record_forget(&key, 1).await.unwrap();
-    let steps = conn.step_list(&key).await;
+    let steps = conn.step_list(&key, 0).await;
     assert_eq!(steps.unwrap().len(), 1);
 }

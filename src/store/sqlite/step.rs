@@ -28,7 +28,7 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 A
 
 /// A second sending changes nothing.
 const STEP_KEEP: &str = "
-INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
+INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, substr(outcome, 1, ?3), length(outcome), done_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 ON CONFLICT DO NOTHING";
 
@@ -91,10 +91,11 @@ impl StepStore for SqliteConnection {
         .await
     }
 
-    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault> {
+    async fn step_list(&mut self, key: &RecordKey, most: i32) -> Result<Vec<StepRow>, Fault> {
         Ok(sqlx::query_as(STEPS)
             .bind(key.scope())
             .bind(key.key())
+            .bind(most)
             .fetch_all(self)
             .await?)
     }

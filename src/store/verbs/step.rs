@@ -42,8 +42,8 @@ pub(crate) trait StepStore: Send {
         outcome: Option<&Outcome>,
     ) -> Result<FinishOutcome, Fault>;
 
-    /// The finished steps of a record, oldest first.
-    async fn step_list(&mut self, key: &RecordKey) -> Result<Vec<StepRow>, Fault>;
+    /// The finished steps of a record, oldest first, with the first `most` bytes of each result.
+    async fn step_list(&mut self, key: &RecordKey, most: i32) -> Result<Vec<StepRow>, Fault>;
 }
 
 #[derive(Debug, Clone)]
@@ -131,17 +131,21 @@ pub(crate) enum StepBegun {
 pub(crate) struct StepRow {
     pub(crate) step: String,
     pub(crate) attempt: i64,
+    /// The begin of the result.
     pub(crate) outcome: Outcome,
+    /// The bytes of the whole result.
+    pub(crate) size: i64,
     /// Microseconds since 1970-01-01 UTC.
     pub(crate) done_at: i64,
 }
 
 read_columns! {
-    StepRow: (String, i64, String, Vec<u8>, i64)
-        => |(step, attempt, content_type, bytes, done_at)| Self {
+    StepRow: (String, i64, String, Vec<u8>, i64, i64)
+        => |(step, attempt, content_type, bytes, size, done_at)| Self {
             step,
             attempt,
             outcome: Outcome::kept(&content_type, bytes),
+            size,
             done_at,
         };
 }
