@@ -5,7 +5,7 @@ use rowlock::{Error, Kind, LockInfo, Mode, Name, NameFilter, NameInfo, RunInfo, 
 
 use super::chart::{chart, runs};
 use super::columns;
-use super::locks::{held_for, kind, left};
+use super::locks::{kind, left, since};
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::text::{count, span, text, time};
@@ -66,11 +66,11 @@ impl Content for Lock {
                 }
                 None => { p { "The database has no row of this name: it was not used for ten days, or never." } }
             }
-            h3 { "Holders" }
-            @if self.holders.is_empty() { p { "Nobody holds it." } } @else { (holders(&self.holders)) }
-            h3 { "Queue" }
+            h2 { "Holders" }
+            @if self.holders.is_empty() { p { "Nobody holds it." } } @else { (holders(&self.holders, links)) }
+            h2 { "Queue" }
             @if self.queue.is_empty() { p { "Nobody waits for it." } } @else { (queue(&self.queue)) }
-            h3 { "Last runs" }
+            h2 { "Last runs" }
             @if self.runs.is_empty() {
                 p { "No run of work under this name was recorded." }
             } @else {
@@ -94,7 +94,7 @@ fn taken(kind: Kind, holders: &[LockInfo]) -> String {
     format!("{sum} of {capacity} permits are taken.")
 }
 
-fn holders(holders: &[LockInfo]) -> Markup {
+fn holders(holders: &[LockInfo], links: Links<'_>) -> Markup {
     html! {
         table {
             (columns(&["Holder", "Held as", "Fence", "Since", "Expires in"]))
@@ -104,8 +104,8 @@ fn holders(holders: &[LockInfo]) -> Markup {
                         td data-label="Holder" { (text(&held.holder)) }
                         td data-label="Held as" { (held.mode) }
                         td data-label="Fence" { (held.fence) }
-                        td data-label="Since" { (time(held.acquired_at)) ", for " (span(held_for(held))) }
-                        td data-label="Expires in" { (left(held)) }
+                        td data-label="Since" { (since(held)) }
+                        td data-label="Expires in" { (left(held, links)) }
                     }
                 }
             }

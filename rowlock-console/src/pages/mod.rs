@@ -27,6 +27,18 @@ pub(crate) fn more(next: Option<&str>, order: &str) -> Markup {
     }
 }
 
+/// What stands in place of a table without rows: `all` if the page would show everything, and otherwise that there is
+/// nothing `such`. A page may be empty and have a next one.
+pub(crate) fn none(is_all: bool, next: Option<&str>, all: &str, such: &str) -> Markup {
+    html! {
+        @match (is_all, next) {
+            (_, Some(_)) => { p { (such) " on this page." } }
+            (true, None) => { p { (all) } }
+            (false, None) => { p { (such) "." } }
+        }
+    }
+}
+
 /// The head of a table.
 pub(crate) fn columns(names: &[&str]) -> Markup {
     html! { thead { tr { @for name in names { th scope="col" { (name) } } } } }

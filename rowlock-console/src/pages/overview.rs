@@ -157,7 +157,7 @@ fn list<T>(title: &str, items: &[T], item: impl Fn(&T) -> Markup) -> Markup {
     html! {
         @if !items.is_empty() {
             h3 { (title) }
-            ul {
+            ul.list {
                 @for one in items.iter().take(SHOWN) { li { (item(one)) } }
                 @if items.len() > SHOWN { li { "and more" } }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use maud::{Markup, html};
 use rowlock::{Error, Page, RecordFilter, RecordInfo, RecordState};
 
-use super::{PAGE, choice, columns, more};
+use super::{PAGE, choice, columns, more, none};
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::fields::{Fields, query};
@@ -66,6 +66,12 @@ impl RecordsView {
             }
         };
         Some((bytes(&self.scope)?, bytes(&self.key)?))
+    }
+
+    /// Whether it shows all records, from the first one.
+    fn is_all(&self) -> bool {
+        let texts = [&self.scope, &self.key, &self.from];
+        self.state.is_none() && texts.into_iter().all(String::is_empty)
     }
 
     pub(crate) fn path(&self) -> String {
@@ -145,7 +151,7 @@ impl Content for Records {
                 p.notice.bad { "A key is looked for within a scope: give the scope, too. These are all records." }
             }
             @if self.page.items.is_empty() {
-                p { "No such records on this page." }
+                (none(self.view.is_all(), self.page.next.as_deref(), "There are no records.", "No such records"))
             } @else {
                 table {
                     (columns(&["Scope", "Key", "State", "Attempt", "Holder", "Last attempt", "For another"]))

@@ -34,7 +34,7 @@ on_every_engine! {
         for (row, words) in rows.iter().zip([
             ["catalogue", "read/write lock", "0 Free it"],
             ["exports", "semaphore of 3", "0 Free it"],
-            ["ledger", ", with its session", "0 Free it"],
+            ["ledger", "with its session", "0 Free it"],
             ["stock:42", "lock", "1 Free it"],
         ]) {
             for word in words {
