@@ -18,6 +18,7 @@ use crate::pages::jobs::JobsView;
 use crate::pages::locks::LocksView;
 use crate::pages::records::RecordsView;
 use crate::pages::{lock, overview, record, sessions};
+use crate::text::sentence;
 use crate::viewer::Viewer;
 
 /// The paths of all pages.
@@ -111,7 +112,8 @@ impl View {
 
 /// Why a page cannot be read, for people.
 pub(crate) fn why(error: &Error) -> String {
-    format!("The database was not read: {error}. This page tries again every second.")
+    let error = sentence(&error.to_string());
+    format!("The database was not read: {error} This page tries again every second.")
 }
 
 /// One page.

@@ -7,7 +7,7 @@ use super::columns;
 use super::records::{lasts, state};
 use crate::Shared;
 use crate::content::{Content, Links};
-use crate::text::{bytes, span, text, time};
+use crate::text::{bytes, count, span, text, time};
 
 #[derive(Debug)]
 pub(crate) struct Record {
@@ -98,7 +98,7 @@ impl Record {
     fn outcome(&self, outcome: &Outcome) -> Markup {
         html! {
             @if !self.shows_outcomes {
-                "hidden (" (outcome.bytes().len()) " bytes)"
+                "hidden (" (count(outcome.bytes().len() as u64, "byte", "bytes")) ")"
             } @else {
                 (text(outcome.content_type())) ": " code.outcome { (bytes(outcome.bytes())) }
             }

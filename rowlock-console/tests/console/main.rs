@@ -3,6 +3,7 @@
 //! | promise | tests |
 //! | --- | --- |
 //! | each page shows what the database has | `pages::*` |
+//! | what pages say: numbers, empty lists, filters | `wording::*` |
 //! | it works where it is nested | `pages::a_console_can_be_nested` |
 //! | who may see it and who may act | `access::*` |
 //! | hosts, origins, form tokens, headers | `access::*` |
@@ -21,3 +22,4 @@ mod live;
 mod log;
 mod pages;
 mod server;
+mod wording;

@@ -1,0 +1,51 @@
+//! What the pages say: numbers, empty lists, filters, and what waits for a person.
+
+use std::time::Duration;
+
+use rowlock::Engine;
+use rowlock_console::{Access, Console};
+use rowlock_test::Db;
+
+use crate::server::{Server, attempt, console, over_a_socket};
+
+const LONG: Duration = Duration::from_mins(10);
+
+over_a_socket! {
+    async fn words_fit_their_numbers() {
+        let (server, rowlock, db) = console(|console| console).await;
+        let mut browser = server.browser();
+        for (path, words) in [
+            ("/locks", "No name is held, waited for or paused."),
+            ("/locks?state=all", "No such names."),
+            ("/records", "There are no records."),
+            ("/records?scope=shop", "No such records."),
+            ("/jobs", "There are no jobs."),
+            ("/jobs?prefix=a", "No such jobs."),
+        ] {
+            browser.open(path).await.says(200, words);
+        }
+        let readers = [db.rowlock().await, db.rowlock().await, db.rowlock().await];
+        let mut held = Vec::new();
+        for (reader, others) in readers.iter().zip(["", "and 1 other", "and 2 others"]) {
+            held.push(reader.rw_lock("catalogue").ttl(LONG).read().await.unwrap());
+            let row = browser.open("/locks").await.text("td[data-label=Holder]");
+            assert!(row.contains(others) && row.contains("other") != others.is_empty(), "{row}");
+        }
+        let paid = attempt(&rowlock, "order-1").await;
+        paid.step("charge", async { Ok::<_, rowlock::Error>(7) }).await.unwrap();
+        let record = format!("/record?scope={}&key={}", hex::encode("shop"), hex::encode("order-1"));
+        browser.open(&record).await.says(200, "hidden (1 byte)");
+    }
+
+    async fn who_may_look_only_has_no_column_for_actions() {
+        let db = Db::new(Engine::Sqlite).await;
+        let rowlock = db.rowlock().await;
+        let server = Server::of(Console::new(&rowlock, |_| Access::Read).router()).await;
+        let _held = rowlock.lock("ledger").in_session().acquire().await.unwrap();
+        for path in ["/locks", "/sessions"] {
+            let page = server.browser().open(path).await;
+            assert_eq!(page.texts("tbody tr").len(), 1, "{path}");
+            assert!(!page.html.contains("Action"), "{path}: {}", page.html);
+        }
+    }
+}
