@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -48,8 +49,8 @@ pub(crate) async fn gate(
         request = Request::from_parts(parts, body);
         next.run(request).await
     } else {
-        let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to the \
-                   hosts that its settings allow.";
+        let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to hosts \
+                   that it was started with: rowlock console --allow-host HOST, or Console::allow_host.";
         refusal(&viewer, StatusCode::MISDIRECTED_REQUEST, why)
     };
     for (name, value) in HEADERS {
@@ -94,7 +95,9 @@ pub(crate) async fn admit(
         parts.extensions.insert(Visitor { name });
         viewer.can_log_out = true;
     }
-    viewer.who = match shared.policy.of(&parts) {
+    let access = shared.policy.of(&parts);
+    viewer.target = (access != Access::None).then(|| shared.rowlock.target().to_owned());
+    viewer.who = match access {
         Access::Act { who } => Some(who),
         Access::Read => None,
         Access::None => {
@@ -121,8 +124,6 @@ pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
     origin == "null" || of.is_some_and(|of| host.is_some_and(|host| host.as_str() == of))
 }
 
-pub(crate) async fn not_found(request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let viewer = Viewer::of(&parts);
+pub(crate) async fn not_found(Extension(viewer): Extension<Viewer>) -> Response {
     refusal(&viewer, StatusCode::NOT_FOUND, "There is no such page.")
 }

@@ -14,7 +14,7 @@ use maud::{Markup, html};
 use crate::Shared;
 use crate::fields::Fields;
 use crate::gate::is_of_this_site;
-use crate::layout::{answer, page, refusal};
+use crate::layout::{Title, answer, page, refusal};
 use crate::session::{FORMS, LOGIN, random, set_cookie};
 use crate::viewer::Viewer;
 
@@ -54,7 +54,7 @@ fn form(shared: &Shared, viewer: &Viewer, wrong: Option<&str>) -> Markup {
             p { button { "Log in" } }
         }
     };
-    page(viewer, None, "Log in", "", &content)
+    page(viewer, &Title::new("Log in", ""), &content)
 }
 
 /// Takes the name and the token.
@@ -107,8 +107,9 @@ pub(crate) async fn ask_to_end(
             (shared.hidden(&viewer, STRANGER))
             p { button { "Log out" } }
         }
+        p { a href=(viewer.href("/")) { "Back" } }
     };
-    let page = page(&viewer, None, "Log out", "", &content);
+    let page = page(&viewer, &Title::new("Log out", ""), &content);
     with_cookies(answer(StatusCode::OK, page), cookie)
 }
 

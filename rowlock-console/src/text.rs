@@ -29,6 +29,19 @@ pub(crate) fn text(text: &str) -> Markup {
     }
 }
 
+/// A text that somebody has chosen, where HTML has room for a text only: in the title of a page.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    for c in text.chars() {
+        if is_escaped(c) {
+            plain.extend(c.escape_default());
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
 /// Bytes that somebody has chosen: as text if they are text, otherwise in hexadecimal.
 pub(crate) fn bytes(bytes: &[u8]) -> Markup {
     if let Ok(readable) = std::str::from_utf8(bytes) {
@@ -37,6 +50,14 @@ pub(crate) fn bytes(bytes: &[u8]) -> Markup {
     html! {
         span.escape title="in hexadecimal" { "0x" (hex::encode(&bytes[..bytes.len().min(SHOWN)])) }
         @if bytes.len() > SHOWN { " … (" (bytes.len()) " bytes)" }
+    }
+}
+
+/// Such bytes where HTML has room for a text only.
+pub(crate) fn plain_bytes(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => plain(text),
+        Err(_) => format!("0x{}", hex::encode(bytes)),
     }
 }
 

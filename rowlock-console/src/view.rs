@@ -13,12 +13,12 @@ use crate::Shared;
 use crate::act::done;
 use crate::content::{Fragment, lock_path, name_of, record_of, record_path};
 use crate::fields::Fields;
-use crate::layout::{answer, page as whole, refusal};
+use crate::layout::{Title, answer, page as whole, refusal};
 use crate::pages::jobs::JobsView;
 use crate::pages::locks::LocksView;
 use crate::pages::records::RecordsView;
 use crate::pages::{lock, overview, record, sessions};
-use crate::text::sentence;
+use crate::text::{bytes, plain, plain_bytes, sentence, text};
 use crate::viewer::Viewer;
 
 /// The paths of all pages.
@@ -73,16 +73,27 @@ impl View {
         }
     }
 
-    /// The title, and the entry in the menu.
-    fn title(&self) -> (&'static str, &'static str) {
+    /// A page of one thing is called by its name.
+    fn title(&self) -> Title {
         match self {
-            Self::Overview => ("Overview", "/"),
-            Self::Locks(_) => ("Locks", "/locks"),
-            Self::Lock(_) => ("Lock", "/locks"),
-            Self::Sessions => ("Sessions", "/sessions"),
-            Self::Jobs(_) => ("Jobs", "/jobs"),
-            Self::Records(_) => ("Records", "/records"),
-            Self::Record(_) => ("Record", "/records"),
+            Self::Overview => Title::new("Overview", "/"),
+            Self::Locks(_) => Title::new("Locks", "/locks"),
+            Self::Lock(name) => Title {
+                words: plain(name.as_str()),
+                heading: text(name.as_str()),
+                entry: "/locks",
+            },
+            Self::Sessions => Title::new("Sessions", "/sessions"),
+            Self::Jobs(_) => Title::new("Jobs", "/jobs"),
+            Self::Records(_) => Title::new("Records", "/records"),
+            Self::Record(record) => {
+                let (scope, key) = (record.scope(), record.key());
+                Title {
+                    words: format!("{} / {}", plain_bytes(scope), plain_bytes(key)),
+                    heading: html! { (bytes(scope)) " / " (bytes(key)) },
+                    entry: "/records",
+                }
+            }
         }
     }
 
@@ -128,7 +139,6 @@ pub(crate) async fn page(
         let why = "There is no such page. The address may have been cut.";
         return refusal(&viewer, StatusCode::NOT_FOUND, why);
     };
-    let (title, current) = view.title();
     let (status, shown, away) = match view.read(&shared, &viewer.base).await {
         Ok(fragment) => (StatusCode::OK, Some(fragment), None),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, None, Some(why(&error))),
@@ -145,6 +155,5 @@ pub(crate) async fn page(
         }
         noscript { p.hint { "Without JavaScript this page shows one moment. Load it again to see the next one." } }
     };
-    let target = Some(shared.rowlock.target());
-    answer(status, whole(&viewer, target, title, current, &content))
+    answer(status, whole(&viewer, &view.title(), &content))
 }

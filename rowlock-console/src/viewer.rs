@@ -13,6 +13,8 @@ pub(crate) struct Viewer {
     pub(crate) base: String,
     /// The person, if they may act.
     pub(crate) who: Option<String>,
+    /// The database, if they may see the console.
+    pub(crate) target: Option<String>,
     /// Whether there is a login to end.
     pub(crate) can_log_out: bool,
     /// The cookies.
@@ -55,6 +57,7 @@ impl Viewer {
                 format!("/{base}")
             },
             who: None,
+            target: None,
             can_log_out: false,
             session: cookie(parts, LOGIN).to_owned(),
             seed: cookie(parts, FORMS).to_owned(),

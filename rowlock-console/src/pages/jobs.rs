@@ -131,6 +131,7 @@ impl Content for Jobs {
     fn html(&self, links: Links<'_>) -> Markup {
         let next = self.next.as_deref();
         let next = next.map(|next| links.to(&self.view.path_from(next)));
+        let first = (!self.view.from.is_empty()).then(|| links.to(&self.view.path_from("")));
         html! {
             @if self.runs.is_empty() {
                 @let is_all = self.view.prefix.is_empty() && self.view.from.is_empty();
@@ -163,7 +164,7 @@ impl Content for Jobs {
                      overdue when it takes more than twice as long as the longest of these that has succeeded."
                 }
             }
-            (more(next.as_deref(), "name"))
+            (more(first.as_deref(), next.as_deref(), "name"))
         }
     }
 }

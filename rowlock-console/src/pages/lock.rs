@@ -46,11 +46,10 @@ impl Content for Lock {
         let name = [("name", self.name.as_str())];
         let is_used = !self.holders.is_empty() || !self.queue.is_empty();
         html! {
-            h2 { (text(self.name.as_str())) }
             @match &self.info {
                 Some(info) => {
-                    p {
-                        "A " (kind(info.kind)) ". Its last fence is " (info.fence) ". "
+                    p.about {
+                        span.kind { (heading(info.kind)) } " · last fence " (info.fence)
                         (taken(info.kind, &self.holders))
                     }
                     p.actions {
@@ -81,6 +80,13 @@ impl Content for Lock {
     }
 }
 
+/// The kind, with a capital letter.
+fn heading(of: Kind) -> String {
+    let kind = kind(of);
+    let (first, rest) = kind.split_at(1);
+    first.to_uppercase() + rest
+}
+
 /// How much of a semaphore is taken.
 fn taken(kind: Kind, holders: &[LockInfo]) -> String {
     let Kind::Semaphore { capacity, .. } = kind else {
@@ -91,7 +97,7 @@ fn taken(kind: Kind, holders: &[LockInfo]) -> String {
         _ => 1,
     };
     let sum: u64 = holders.iter().map(weight).sum();
-    format!("{sum} of {capacity} permits are taken.")
+    format!(" · {sum} of {capacity} permits are taken")
 }
 
 fn holders(holders: &[LockInfo], links: Links<'_>) -> Markup {

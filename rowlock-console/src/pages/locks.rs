@@ -139,6 +139,7 @@ impl Content for Locks {
     fn html(&self, links: Links<'_>) -> Markup {
         let next = self.page.next.as_deref();
         let next = next.map(|next| links.to(&self.view.path_from(next)));
+        let first = (!self.view.from.is_empty()).then(|| links.to(&self.view.path_from("")));
         html! {
             @if self.page.items.is_empty() {
                 (self.nothing())
@@ -149,7 +150,7 @@ impl Content for Locks {
                     tbody { @for info in &self.page.items { (row(info, links)) } }
                 }
             }
-            (more(next.as_deref(), "name"))
+            (more(first.as_deref(), next.as_deref(), "name"))
         }
     }
 }

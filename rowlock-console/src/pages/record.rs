@@ -11,7 +11,6 @@ use crate::text::{bytes, count, span, text, time};
 
 #[derive(Debug)]
 pub(crate) struct Record {
-    key: RecordKey,
     info: Option<RecordInfo>,
     steps: Vec<StepInfo>,
     shows_outcomes: bool,
@@ -21,7 +20,6 @@ pub(crate) async fn read(shared: &Shared, key: &RecordKey) -> Result<Record, Err
     let idempotency = shared.rowlock.idempotency();
     let of = || Scope(key.scope()).key(key.key());
     Ok(Record {
-        key: key.clone(),
         info: idempotency.inspect(of()).await?,
         steps: idempotency.steps(of()).await?,
         shows_outcomes: shared.shows_outcomes,
@@ -31,15 +29,15 @@ pub(crate) async fn read(shared: &Shared, key: &RecordKey) -> Result<Record, Err
 impl Content for Record {
     fn html(&self, links: Links<'_>) -> Markup {
         html! {
-            h2 { (bytes(self.key.scope())) " / " (bytes(self.key.key())) }
             @match &self.info {
                 Some(info) => {
+                    p.about { span.kind { "Record" } }
                     (actions(info, links))
                     (self.facts(info))
                 }
                 None => { p { "There is no such record: the key was never used, or its record was forgotten." } }
             }
-            h3 { "Finished steps" }
+            h2 { "Finished steps" }
             @if self.steps.is_empty() { p { "None." } } @else { (self.steps()) }
         }
     }

@@ -146,6 +146,7 @@ impl Content for Records {
     fn html(&self, links: Links<'_>) -> Markup {
         let next = self.page.next.as_deref();
         let next = next.map(|next| links.to(&self.view.path_from(next)));
+        let first = (!self.view.from.is_empty()).then(|| links.to(&self.view.path_from("")));
         html! {
             @if !self.view.key.is_empty() && self.view.scope.is_empty() {
                 p.notice.bad { "A key is looked for within a scope: give the scope, too. These are all records." }
@@ -158,7 +159,7 @@ impl Content for Records {
                     tbody { @for info in &self.page.items { (row(info, links)) } }
                 }
             }
-            (more(next.as_deref(), "scope and key"))
+            (more(first.as_deref(), next.as_deref(), "scope and key"))
         }
     }
 }
