@@ -69,9 +69,10 @@ impl Record {
             dl {
                 dt { "State" }
                 dd { (state(info.state)) @if let Some(left) = lasts(info) { ", for another " (span(left)) } }
-                dt { "Attempts" }
-                dd { (info.attempt) ", of which the last " (info.abandoned) " did not end in good order; "
-                     (info.max_attempts) " of these make it poisoned" }
+                dt { "Attempt" } dd { "number " (info.attempt) }
+                @if !matches!(info.state, RecordState::Done | RecordState::Expired) {
+                    dt { "Abandoned in a row" } dd { (info.abandoned) " of at most " (info.max_attempts) }
+                }
                 dt { "Holder of the last attempt" } dd { (text(&info.holder)) }
                 dt { "First attempt" } dd { (time(info.began_at)) }
                 dt { "Last attempt" } dd { (time(info.attempted_at)) }

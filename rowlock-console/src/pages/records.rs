@@ -155,7 +155,7 @@ impl Content for Records {
                 (none(self.view.is_all(), self.page.next.as_deref(), "There are no records.", "No such records"))
             } @else {
                 table {
-                    (columns(&["Scope", "Key", "State", "Attempt", "Holder", "Last attempt", "For another"]))
+                    (columns(&["Scope", "Key", "State", "Holder", "Last attempt", "For another"]))
                     tbody { @for info in &self.page.items { (row(info, links)) } }
                 }
             }
@@ -171,7 +171,6 @@ fn row(info: &RecordInfo, links: Links<'_>) -> Markup {
             td data-label="Scope" { (bytes(scope)) }
             td data-label="Key" { (links.record(&info.record)) }
             td data-label="State" { (state(info.state)) }
-            td data-label="Attempt" { (info.attempt) }
             td data-label="Holder" { (text(&info.holder)) }
             td data-label="Last attempt" { (time(info.attempted_at)) }
             td data-label="For another" { @match lasts(info) { Some(left) => (span(left)), None => "–" } }

@@ -11,6 +11,20 @@ use crate::server::{Server, attempt, console, over_a_socket};
 const LONG: Duration = Duration::from_mins(10);
 
 over_a_socket! {
+    async fn a_record_says_how_many_attempts_were_abandoned() {
+        let (server, rowlock, _db) = console(|console| console).await;
+        let running = attempt(&rowlock, "order-1").await;
+        let mut browser = server.browser();
+        let list = browser.open("/records").await;
+        assert!(!list.texts("th").contains(&"Attempt".to_owned()), "{:?}", list.texts("th"));
+        let facts = browser.open(&list.link("order-1")).await.text("dl");
+        assert!(facts.contains(" Abandoned in a row 1 of at most 5 "), "{facts}");
+        let number = facts.split_once(" Attempt number ").unwrap().1;
+        let number = number.split_once(' ').unwrap().0;
+        assert!(number.parse::<i64>().unwrap() > 0, "{facts}");
+        running.release().await.unwrap();
+    }
+
     async fn words_fit_their_numbers() {
         let (server, rowlock, db) = console(|console| console).await;
         let mut browser = server.browser();
