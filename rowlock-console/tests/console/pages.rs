@@ -65,7 +65,7 @@ on_every_engine! {
 
         let overview = browser.open("/").await;
         let counts = overview.text(".counts");
-        assert!(counts.contains("Names held or waited for 4") && counts.contains("Waiters 1"), "{counts}");
+        assert!(counts.contains("Names in use 4") && counts.contains("Waiters 1"), "{counts}");
         drop((held, permit, read, in_session));
         waiting.await.unwrap().unwrap().release().await.unwrap();
     }

@@ -25,6 +25,25 @@ over_a_socket! {
         running.release().await.unwrap();
     }
 
+    async fn a_pause_stands_on_the_overview() {
+        let (server, rowlock, _db) = console(|console| console).await;
+        rowlock.admin().pause("imports", None, "the supplier sends twice").await.unwrap();
+        rowlock.admin().pause("exports", Some(LONG), "a move").await.unwrap();
+        let mut browser = server.browser();
+        let page = browser.open("/").await;
+        let first = page.texts("section")[0].clone();
+        for words in ["Paused names", "imports: paused by ", " until it is resumed (the supplier sends twice)"] {
+            assert!(first.contains(words), "{words}: {first}");
+        }
+        assert!(first.contains(" UTC (a move)") && !first.contains("Nothing needs"), "{first}");
+        let counts = page.text(".counts");
+        assert!(counts.contains("Names in use 2"), "{counts}");
+        browser.open(&page.link("imports")).await;
+        rowlock.admin().resume("imports").await.unwrap();
+        rowlock.admin().resume("exports").await.unwrap();
+        browser.open("/").await.says(200, "Nothing needs a person");
+    }
+
     async fn words_fit_their_numbers() {
         let (server, rowlock, db) = console(|console| console).await;
         let mut browser = server.browser();
