@@ -44,6 +44,24 @@ over_a_socket! {
         browser.open("/").await.says(200, "Nothing needs a person");
     }
 
+    async fn a_filter_that_cannot_be_read_is_shown_again() {
+        let (server, rowlock, _db) = console(|console| console).await;
+        let running = attempt(&rowlock, "order-1").await;
+        let mut browser = server.browser();
+        for (query, field, value) in [
+            ("scope=zz&key=6f&hex=on", "The scope", "zz"),
+            ("scope=73686f70&key=6f7&hex=on", "The begin of the keys", "6f7"),
+        ] {
+            let page = browser.open(&format!("/records?{query}")).await;
+            page.says(200, &format!("{field} is not in hexadecimal"));
+            assert!(page.values(".filter input", "value").contains(&value.to_owned()), "{}", page.html);
+            assert_eq!(page.values("input[type=checkbox][checked]", "name"), ["hex"]);
+            assert_eq!(page.texts("nav a").len(), 5);
+            assert!(!page.html.contains("order-1"), "{}", page.html);
+        }
+        running.release().await.unwrap();
+    }
+
     async fn words_fit_their_numbers() {
         let (server, rowlock, db) = console(|console| console).await;
         let mut browser = server.browser();
