@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
@@ -16,8 +16,12 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 
 use crate::layout::refusal;
+use crate::login::to_log_in;
 use crate::viewer::Viewer;
 use crate::{Access, Shared, Visitor};
+
+/// Says where a request comes from.
+const SITE: &str = "sec-fetch-site";
 
 /// Nothing inline, nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -90,7 +94,7 @@ pub(crate) async fn admit(
     };
     if shared.token.is_some() {
         let Some(name) = shared.logins.name(&viewer.session) else {
-            return Redirect::to(&viewer.href("/login")).into_response();
+            return to_log_in(&parts, &viewer);
         };
         parts.extensions.insert(Visitor { name });
         viewer.can_log_out = true;
@@ -109,10 +113,16 @@ pub(crate) async fn admit(
     next.run(Request::from_parts(parts, body)).await
 }
 
+/// Whether a link on another site led here, as far as the browser says.
+pub(crate) fn is_from_another_site(parts: &Parts) -> bool {
+    let site = parts.headers.get(SITE);
+    site.is_some_and(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"))
+}
+
 /// Whether a form was sent from a page of this console. A browser says where a form comes from, in one of two headers.
 /// (Under this console's Referrer-Policy, `Origin` is `null` for its own forms.)
 pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
-    if let Some(site) = parts.headers.get("sec-fetch-site") {
+    if let Some(site) = parts.headers.get(SITE) {
         return site.as_bytes() == b"same-origin";
     }
     let Some(origin) = parts.headers.get(ORIGIN) else {

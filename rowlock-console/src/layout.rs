@@ -39,6 +39,11 @@ impl Title {
 
 /// A page. Who may see the console sees the menu, and which database it is.
 pub(crate) fn page(viewer: &Viewer, title: &Title, content: &Markup) -> Markup {
+    page_with(viewer, title, content, &Markup::default())
+}
+
+/// A page with more in its head.
+pub(crate) fn page_with(viewer: &Viewer, title: &Title, content: &Markup, head: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -46,6 +51,7 @@ pub(crate) fn page(viewer: &Viewer, title: &Title, content: &Markup) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
+                (head)
                 title { (title.words) " – rowlock" }
                 link rel="icon" type="image/svg+xml" href=(viewer.href("/assets/icon.svg"));
                 link rel="stylesheet" href=(viewer.href("/assets/console.css"));

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use rowlock::{Error, Name, RecordKey};
 
 use crate::Shared;
-use crate::act::done;
+use crate::act::{done, is_action};
 use crate::content::{Fragment, lock_path, name_of, record_of, record_path};
 use crate::fields::Fields;
 use crate::layout::{Title, answer, page as whole, refusal};
@@ -32,6 +32,20 @@ pub(crate) const PATHS: [&str; 8] = [
     "/records",
     "/record",
 ];
+
+/// The address of a page of this console, or of the first page of an action. `None` for anything else: a page that
+/// is asked for after the login is nowhere else. (The parameters are written anew.)
+pub(crate) fn way(address: &str) -> Option<String> {
+    let (path, parameters) = address.split_once('?').unwrap_or((address, ""));
+    let fields = Fields::parse(parameters.as_bytes());
+    let page = path.strip_prefix('/')?;
+    let is_page = match page.strip_prefix("act/") {
+        Some(action) => is_action(action, &fields),
+        None => View::parse(page, &fields).is_some(),
+    };
+    let path = format!("{path}?{}", fields.query());
+    is_page.then(|| path.trim_end_matches('?').to_owned())
+}
 
 /// A page, with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

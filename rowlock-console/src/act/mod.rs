@@ -39,6 +39,11 @@ const FORM: &[u8] = b"application/x-www-form-urlencoded";
 /// What stands in the way of doing it now.
 struct Obstacle(StatusCode, String);
 
+/// Whether there is such an action.
+pub(crate) fn is_action(word: &str, fields: &Fields) -> bool {
+    Action::parse(word, fields).is_some()
+}
+
 /// The page that says what the action will do.
 pub(crate) async fn ask(
     State(shared): State<Arc<Shared>>,

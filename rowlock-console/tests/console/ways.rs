@@ -31,6 +31,11 @@ async fn with_token() -> (Server, Browser, Db) {
     (server, browser, db)
 }
 
+fn location(page: &crate::browser::Page) -> &str {
+    assert_eq!(page.status, 303, "{}", page.html);
+    page.headers["location"].to_str().unwrap()
+}
+
 over_a_socket! {
     async fn a_page_is_called_by_its_name() {
         let (server, rowlock, _db) = console(|console| console).await;
@@ -112,5 +117,60 @@ over_a_socket! {
             let second = browser.open(&first.link("Next page")).await;
             assert_eq!(second.link("First page"), path);
         }
+    }
+
+    async fn a_link_leads_to_its_page_after_the_login() {
+        let (_server, mut browser, _db) = with_token().await;
+        let path = "/shop/lock?name=a%26b%2F%2Fc%23";
+        let form = browser.get(path).await;
+        let login = location(&form).to_owned();
+        let form = browser.open(&login).await.form();
+        let wrong = browser.submit(&form.with("name", "Ann").with("token", "wrong")).await;
+        wrong.says(403, "This is not the token");
+        let right = wrong.form().with("name", "Ann").with("token", TOKEN);
+        let page = browser.submit(&right).await;
+        assert_eq!(location(&page), path);
+        browser.follow(&page).await;
+        // Who is logged in does not log in again.
+        let page = browser.get(&login).await;
+        assert_eq!(location(&page), path);
+        assert_eq!(location(&browser.get("/shop/login").await), "/shop");
+        // From another site, the browser sends no cookie: its next request, from this page, has it.
+        let mut stranger = Browser::at(browser.address);
+        let request = stranger.request(Method::GET, &login).header("sec-fetch-site", "cross-site");
+        let page = stranger.send(request).await;
+        let refresh = page.values("meta[http-equiv=refresh]", "content");
+        assert_eq!(refresh, [format!("0; url={login}")]);
+        let request = stranger.request(Method::GET, &login).header("sec-fetch-site", "same-origin");
+        let page = stranger.send(request).await;
+        assert_eq!(page.values("meta[http-equiv=refresh]", "content"), [""; 0]);
+    }
+
+    async fn a_login_leads_to_this_console_only() {
+        let (_server, mut browser, _db) = with_token().await;
+        let own = "/lock?name=a";
+        for to in [
+            "//evil.example/lock", "/\\evil.example", "\\\\evil.example", "https://evil.example/", "evil.example",
+            "/lock\\..\\..", "/../other", "/locks/../../other", "/lock/..", "/%2e%2e/other", "/act/..", "/act/../..",
+            "javascript:alert(1)", "/lock\r\nset-cookie: a=b", "/\t/evil.example", "/@evil.example", "/login", "/logout",
+            "/assets/console.js", "/live/overview", "", "?", "/none", "lock?name=a", "/./lock", own,
+        ] {
+            let word: String = form_urlencoded::byte_serialize(to.as_bytes()).collect();
+            let form = browser.open(&format!("/shop/login?to={word}")).await.form();
+            let page = browser.submit(&form.with("name", "Ann").with("token", TOKEN)).await;
+            let expected = if to == own { "/shop/lock?name=a" } else { "/shop" };
+            assert_eq!(location(&page), expected, "{to}");
+            browser.cookies.remove("rowlock_console");
+            // The form may say something else than its page did.
+            let page = browser.submit(&form.with("to", to).with("name", "Ann").with("token", TOKEN)).await;
+            assert_eq!(location(&page), expected, "{to}");
+            browser.cookies.remove("rowlock_console");
+        }
+        // What is in the query stays in the query.
+        let form = browser.open("/shop/login?to=/locks?prefix=%250d%250a//evil%2523%3d").await.form();
+        let page = browser.submit(&form.with("name", "Ann").with("token", TOKEN)).await;
+        assert_eq!(location(&page), "/shop/locks?prefix=%0D%0A%2F%2Fevil%23%3D");
+        let form = browser.open("/shop/logout").await;
+        assert_eq!(form.link("Back"), "/shop");
     }
 }
