@@ -42,6 +42,12 @@ impl Links<'_> {
         html! { a href=(self.to(&record_path(key))) { (text::bytes(key.key())) } }
     }
 
+    /// The columns of a table whose last one has actions: that one is for who may act.
+    pub(crate) fn columns<'n>(self, names: &'n [&'n str]) -> &'n [&'n str] {
+        let shown = names.len() - usize::from(!self.acts);
+        &names[..shown]
+    }
+
     /// A link to the confirmation of an action, for who may act.
     pub(crate) fn act(self, action: &str, fields: &[(&str, &str)], label: &str) -> Markup {
         let path = format!("/act/{action}?{}", query(fields));

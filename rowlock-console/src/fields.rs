@@ -16,6 +16,13 @@ impl Fields {
         field.map_or("", |(_, value)| value)
     }
 
+    /// The fields, encoded.
+    pub(crate) fn query(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(&self.0);
+        query.finish()
+    }
+
     /// The value of a field in hexadecimal.
     pub(crate) fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         hex::decode(self.get(name)).ok()

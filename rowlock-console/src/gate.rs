@@ -8,7 +8,7 @@ use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Redirect, Response};
+use axum::response::Response;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
@@ -19,8 +19,12 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::timeout;
 
 use crate::layout::refusal;
+use crate::login::to_log_in;
 use crate::viewer::Viewer;
 use crate::{Access, Shared, Visitor};
+
+/// Says where a request comes from.
+const SITE: &str = "sec-fetch-site";
 
 /// Nothing inline, nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -69,7 +73,7 @@ impl Shared {
         let host = authority(parts);
         if !host.is_some_and(|host| self.is_ours(host.host())) {
             let why = "The console does not answer to this host. It answers to localhost, to IP addresses, and to \
-                       the hosts that its settings allow.";
+                       hosts that it was started with: rowlock console --allow-host HOST, or Console::allow_host.";
             return Err((StatusCode::MISDIRECTED_REQUEST, why));
         }
         if parts.method.is_safe() && is_part_of_another_page(parts) {
@@ -136,13 +140,14 @@ impl Shared {
     ) -> Result<(), Box<Response>> {
         if self.token.is_some() {
             let Some(name) = self.logins.name(&viewer.session) else {
-                let to = Redirect::to(&viewer.href("/login"));
-                return Err(to.into_response().into());
+                return Err(to_log_in(parts, viewer).into());
             };
             parts.extensions.insert(Visitor { name });
             viewer.can_log_out = true;
         }
-        viewer.who = match self.policy.of(parts) {
+        let access = self.policy.of(parts);
+        viewer.target = (access != Access::None).then(|| self.rowlock.target().to_owned());
+        viewer.who = match access {
             Access::Act { who } => Some(who),
             Access::Read => None,
             Access::None => {
@@ -154,10 +159,16 @@ impl Shared {
     }
 }
 
+/// Whether a link on another site led here, as far as the browser says.
+pub(crate) fn is_from_another_site(parts: &Parts) -> bool {
+    let site = parts.headers.get(SITE);
+    site.is_some_and(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"))
+}
+
 /// Whether a form was sent from a page of this console. A browser says where a form comes from, in one of two headers.
 /// (Under this console's Referrer-Policy, `Origin` is `null` for its own forms.)
 pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
-    if let Some(site) = parts.headers.get("sec-fetch-site") {
+    if let Some(site) = parts.headers.get(SITE) {
         return site.as_bytes() == b"same-origin";
     }
     let Some(origin) = parts.headers.get(ORIGIN) else {

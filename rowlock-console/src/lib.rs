@@ -174,12 +174,12 @@ impl Console {
         pages
             .route("/live/{page}", get(live::stream))
             .route("/act/{action}", get(act::ask).post(act::act))
+            // (A fallback could not be nested below a parameter of a path.)
+            .route("/{*rest}", any(gate::not_found))
             .route_layer(admit)
             .route("/login", get(login::ask).post(login::begin))
             .route("/logout", get(login::ask_to_end).post(login::end))
             .route("/assets/{file}", get(assets::file))
-            // (A fallback could not be nested below a parameter of a path.)
-            .route("/{*rest}", any(gate::not_found))
             .layer(gate)
             .with_state(shared)
     }

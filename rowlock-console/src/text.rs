@@ -42,6 +42,19 @@ fn begin(text: &str, size: usize) -> Markup {
     }
 }
 
+/// A text that somebody has chosen, where HTML has room for a text only: in the title of a page.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    for c in text.chars() {
+        if is_hidden(c) {
+            plain.extend(c.escape_default());
+        } else {
+            plain.push(c);
+        }
+    }
+    plain
+}
+
 /// Bytes that somebody has chosen: as text if they are text, otherwise in hexadecimal.
 pub(crate) fn bytes(bytes: &[u8]) -> Markup {
     part(bytes, bytes.len())
@@ -83,9 +96,19 @@ fn is_hidden(c: char) -> bool {
         || CodePointSetData::new::<DefaultIgnorableCodePoint>().contains(c)
 }
 
-/// A duration in whole seconds.
+/// Such bytes where HTML has room for a text only.
+pub(crate) fn plain_bytes(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => plain(text),
+        Err(_) => format!("0x{}", hex::encode(bytes)),
+    }
+}
+
+/// A duration in whole seconds: its two largest units.
 pub(crate) fn span(span: Duration) -> String {
-    humantime::format_duration(Duration::from_secs(span.as_secs())).to_string()
+    let all = humantime::format_duration(Duration::from_secs(span.as_secs())).to_string();
+    let units: Vec<&str> = all.split(' ').take(2).collect();
+    units.join(" ")
 }
 
 /// A duration, to the millisecond while it is short.
@@ -107,6 +130,16 @@ pub(crate) fn time(at: DateTime<Utc>) -> Markup {
 /// The time between two times of the database's clock, none if they are the other way round.
 pub(crate) fn between(from: DateTime<Utc>, until: DateTime<Utc>) -> Duration {
     (until - from).to_std().unwrap_or_default()
+}
+
+/// A text as a sentence: with a mark at its end.
+pub(crate) fn sentence(text: &str) -> String {
+    let end = if text.ends_with(['.', '!', '?']) {
+        ""
+    } else {
+        "."
+    };
+    format!("{text}{end}")
 }
 
 /// `1 lock`, `2 locks`.
@@ -213,6 +246,9 @@ mod tests {
     #[test]
     fn durations_are_read_by_people() {
         assert_eq!(span(Duration::from_millis(200_900)), "3m 20s");
+        assert_eq!(span(Duration::from_secs(93_599)), "1day 1h");
+        assert_eq!(sentence("Is it so?"), "Is it so?");
+        assert_eq!(sentence("It is"), "It is.");
         assert_eq!(took(Duration::from_micros(12_900)), "12ms");
         assert_eq!(took(Duration::from_millis(61_500)), "1m 1s");
         assert_eq!(count(1, "lock", "locks"), "1 lock");

@@ -10,14 +10,15 @@ use maud::{Markup, html};
 use rowlock::{Error, Name, RecordKey};
 
 use crate::Shared;
-use crate::act::done;
+use crate::act::{done, is_action};
 use crate::content::{Fragment, lock_path, name_of, record_of, record_path};
 use crate::fields::Fields;
-use crate::layout::{answer, page as whole, refusal};
+use crate::layout::{Title, answer, page as whole, refusal};
 use crate::pages::jobs::JobsView;
 use crate::pages::locks::LocksView;
 use crate::pages::records::RecordsView;
 use crate::pages::{lock, overview, record, sessions};
+use crate::text::{bytes, plain, plain_bytes, sentence, text};
 use crate::viewer::Viewer;
 
 /// The paths of all pages.
@@ -31,6 +32,20 @@ pub(crate) const PATHS: [&str; 8] = [
     "/records",
     "/record",
 ];
+
+/// The address of a page of this console, or of the first page of an action. `None` for anything else: a page that
+/// is asked for after the login is nowhere else. (The parameters are written anew.)
+pub(crate) fn way(address: &str) -> Option<String> {
+    let (path, parameters) = address.split_once('?').unwrap_or((address, ""));
+    let fields = Fields::parse(parameters.as_bytes());
+    let page = path.strip_prefix('/')?;
+    let is_page = match page.strip_prefix("act/") {
+        Some(action) => is_action(action, &fields),
+        None => View::parse(page, &fields).is_some(),
+    };
+    let path = format!("{path}?{}", fields.query());
+    is_page.then(|| path.trim_end_matches('?').to_owned())
+}
 
 /// A page, with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -72,16 +87,27 @@ impl View {
         }
     }
 
-    /// The title, and the entry in the menu.
-    fn title(&self) -> (&'static str, &'static str) {
+    /// A page of one thing is called by its name.
+    fn title(&self) -> Title {
         match self {
-            Self::Overview => ("Overview", "/"),
-            Self::Locks(_) => ("Locks", "/locks"),
-            Self::Lock(_) => ("Lock", "/locks"),
-            Self::Sessions => ("Sessions", "/sessions"),
-            Self::Jobs(_) => ("Jobs", "/jobs"),
-            Self::Records(_) => ("Records", "/records"),
-            Self::Record(_) => ("Record", "/records"),
+            Self::Overview => Title::new("Overview", "/"),
+            Self::Locks(_) => Title::new("Locks", "/locks"),
+            Self::Lock(name) => Title {
+                words: plain(name.as_str()),
+                heading: text(name.as_str()),
+                entry: "/locks",
+            },
+            Self::Sessions => Title::new("Sessions", "/sessions"),
+            Self::Jobs(_) => Title::new("Jobs", "/jobs"),
+            Self::Records(_) => Title::new("Records", "/records"),
+            Self::Record(record) => {
+                let (scope, key) = (record.scope(), record.key());
+                Title {
+                    words: format!("{} / {}", plain_bytes(scope), plain_bytes(key)),
+                    heading: html! { (bytes(scope)) " / " (bytes(key)) },
+                    entry: "/records",
+                }
+            }
         }
     }
 
@@ -111,7 +137,8 @@ impl View {
 
 /// Why a page cannot be read, for people.
 pub(crate) fn why(error: &Error) -> String {
-    format!("The database was not read: {error}. This page tries again every second.")
+    let error = sentence(&error.to_string());
+    format!("The database was not read: {error} This page tries again every second.")
 }
 
 /// One page.
@@ -126,7 +153,6 @@ pub(crate) async fn page(
         let why = "There is no such page. The address may have been cut.";
         return refusal(&viewer, StatusCode::NOT_FOUND, why);
     };
-    let (title, current) = view.title();
     let (status, shown, away) = match view.read(&shared, &viewer.base).await {
         Ok(fragment) => (StatusCode::OK, Some(fragment), None),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, None, Some(why(&error))),
@@ -143,6 +169,5 @@ pub(crate) async fn page(
         }
         noscript { p.hint { "Without JavaScript this page shows one moment. Load it again to see the next one." } }
     };
-    let target = Some(shared.rowlock.target());
-    answer(status, whole(&viewer, target, title, current, &content))
+    answer(status, whole(&viewer, &view.title(), &content))
 }

@@ -15,6 +15,8 @@ pub(crate) struct Viewer {
     pub(crate) base: String,
     /// The person, if they may act.
     pub(crate) who: Option<String>,
+    /// The database, if they may see the console.
+    pub(crate) target: Option<String>,
     /// Whether there is a login to end.
     pub(crate) can_log_out: bool,
     /// The cookies: their names and their values.
@@ -67,6 +69,7 @@ impl Viewer {
                 format!("/{base}")
             },
             who: None,
+            target: None,
             can_log_out: false,
             session: cookie(parts, &cookies.login).to_owned(),
             seed: cookie(parts, &cookies.forms).to_owned(),

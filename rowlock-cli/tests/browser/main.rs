@@ -8,4 +8,5 @@ mod commands;
 mod flows;
 mod hostile;
 mod images;
+mod layout;
 mod window;

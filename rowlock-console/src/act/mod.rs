@@ -22,7 +22,7 @@ use http::{HeaderValue, StatusCode};
 use maud::{Markup, html};
 
 use crate::fields::Fields;
-use crate::layout::{answer, refusal};
+use crate::layout::{Title, answer, refusal};
 use crate::login::{seed, with_cookies};
 use crate::text::text;
 use crate::viewer::{Viewer, last_segment};
@@ -38,6 +38,11 @@ const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
 /// What stands in the way of doing it now.
 struct Obstacle(StatusCode, String);
+
+/// Whether there is such an action.
+pub(crate) fn is_action(word: &str, fields: &Fields) -> bool {
+    Action::parse(word, fields).is_some()
+}
 
 /// The page that says what the action will do.
 pub(crate) async fn ask(
@@ -91,7 +96,7 @@ pub(crate) async fn act(
     };
     if fields.get("sure") != "yes" {
         let content = once_more(&shared, &viewer, &action, &preview, &fields, &reason);
-        return answer(StatusCode::OK, titled(&shared, &viewer, &action, &content));
+        return answer(StatusCode::OK, titled(&viewer, &action, &content));
     }
     // The action and its log line do not end with the connection.
     let (of, by) = (action.clone(), Arc::clone(&shared));
@@ -156,9 +161,8 @@ fn unread(viewer: &Viewer, error: &rowlock::Error) -> Response {
     refusal(viewer, StatusCode::SERVICE_UNAVAILABLE, &why)
 }
 
-fn titled(shared: &Shared, viewer: &Viewer, action: &Action, content: &Markup) -> Markup {
-    let target = Some(shared.rowlock.target());
-    layout::page(viewer, target, action.title(), "", content)
+fn titled(viewer: &Viewer, action: &Action, content: &Markup) -> Markup {
+    layout::page(viewer, &Title::new(action.title(), ""), content)
 }
 
 /// The first page of an action.
@@ -192,7 +196,7 @@ fn confirm(
         }
         p { a href=(viewer.href(&action.back())) { "Back, and do nothing" } }
     };
-    answer(status, titled(shared, viewer, action, &content))
+    answer(status, titled(viewer, action, &content))
 }
 
 /// The second page.

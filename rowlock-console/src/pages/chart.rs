@@ -10,10 +10,12 @@ use crate::text::{count, text, time, took};
 
 /// The most runs that are kept.
 const RUNS: u32 = 20;
-const WIDTH: u32 = 8;
-const HEIGHT: u32 = 32;
+const WIDTH: u32 = 6;
+const HEIGHT: u32 = 14;
+/// The room for crosses, above the bars.
+const CROSS: u32 = 6;
 /// The lowest bar: that of a run whose length is unknown, or short.
-const LEAST: u32 = 3;
+const LEAST: u32 = 2;
 
 /// A bar for each run, the last one on the right. A run that failed or was abandoned has a cross over its bar.
 pub(crate) fn chart(runs: &[RunInfo]) -> Markup {
@@ -28,12 +30,12 @@ pub(crate) fn chart(runs: &[RunInfo]) -> Markup {
         took(longest)
     );
     html! {
-        svg.runs role="img" aria-label=(label) width=(RUNS * WIDTH) height=(HEIGHT + WIDTH)
-            viewBox={ "0 0 " (RUNS * WIDTH) " " (HEIGHT + WIDTH) } {
+        svg.runs role="img" aria-label=(label) width=(RUNS * WIDTH) height=(HEIGHT + CROSS)
+            viewBox={ "0 0 " (RUNS * WIDTH) " " (HEIGHT + CROSS) } {
             @for (place, run) in (0_u32..).zip(&runs) {
                 @let x = (RUNS - 1 - place) * WIDTH;
                 @let height = height(run.took, longest);
-                @let top = HEIGHT + WIDTH - height;
+                @let top = HEIGHT + CROSS - height;
                 rect class=(run.state.name()) x=(x + 1) y=(top) width=(WIDTH - 2) height=(height) {
                     title {
                         (run.began_at.format("%F %T UTC")) ": " (run.state)
@@ -41,7 +43,7 @@ pub(crate) fn chart(runs: &[RunInfo]) -> Markup {
                     }
                 }
                 @if matches!(run.state, RunState::Failed | RunState::Abandoned) {
-                    path.cross d={ "M" (x + 2) " " (top - 6) "l4 4m0 -4l-4 4" } {}
+                    path.cross d={ "M" (x + 1) " " (top - 5) "l4 4m0 -4l-4 4" } {}
                 }
             }
         }
@@ -69,7 +71,7 @@ pub(crate) fn runs(runs: &[RunInfo]) -> Markup {
                         td data-label="Took" { (length(run)) }
                         td data-label="Holder" { (text(&run.holder)) }
                         td data-label="Fence" { (run.fence) }
-                        td data-label="Message" { (text(&run.message)) }
+                        td data-label="Message" { @if !run.message.is_empty() { (text(&run.message)) } }
                     }
                 }
             }

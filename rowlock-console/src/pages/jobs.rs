@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use rowlock::{Error, Name, RunInfo, RunState};
 
 use super::chart::{chart, length, state};
-use super::{PAGE, columns, more, prefix};
+use super::{PAGE, columns, more, none, prefix};
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::fields::{Fields, query};
@@ -131,12 +131,15 @@ impl Content for Jobs {
     fn html(&self, links: Links<'_>) -> Markup {
         let next = self.next.as_deref();
         let next = next.map(|next| links.to(&self.view.path_from(next)));
+        let first = (!self.view.from.is_empty()).then(|| links.to(&self.view.path_from("")));
         html! {
             @if self.runs.is_empty() {
-                p { "No such jobs. A name is a job when runs of work under it are recorded." }
+                @let is_all = self.view.prefix.is_empty() && self.view.from.is_empty();
+                (none(is_all, None, "There are no jobs.", "No such jobs"))
+                p.hint { "A name is a job when runs of work under it are recorded." }
             } @else {
                 table {
-                    (columns(&["Job", "Last run", "Began", "Took", "Holder", "Message", "Last 20 runs"]))
+                    (columns(&["Job", "Last run", "Began", "Took", "Holder", "Last 20 runs"]))
                     tbody {
                         @for runs in &self.runs {
                             @if let Some(last) = runs.first() {
@@ -145,11 +148,11 @@ impl Content for Jobs {
                                     td data-label="Last run" {
                                         (state(last))
                                         @if is_overdue(runs) { ", " strong.bad { "overdue" } }
+                                        @if !last.message.is_empty() { div.sub { (text(&last.message)) } }
                                     }
                                     td data-label="Began" { (time(last.began_at)) }
                                     td data-label="Took" { (length(last)) }
                                     td data-label="Holder" { (text(&last.holder)) }
-                                    td data-label="Message" { (text(&last.message)) }
                                     td data-label="Last 20 runs" { (chart(runs)) }
                                 }
                             }
@@ -161,7 +164,7 @@ impl Content for Jobs {
                      overdue when it takes more than twice as long as the longest of these that has succeeded."
                 }
             }
-            (more(next.as_deref(), "name"))
+            (more(first.as_deref(), next.as_deref(), "name"))
         }
     }
 }

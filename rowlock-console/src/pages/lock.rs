@@ -5,7 +5,7 @@ use rowlock::{Error, Kind, LockInfo, Mode, Name, NameInfo, RunInfo, WaiterInfo};
 
 use super::chart::{chart, runs};
 use super::columns;
-use super::locks::{held_for, kind, left};
+use super::locks::{kind, left, since};
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::text::{count, span, text, time};
@@ -41,11 +41,10 @@ impl Content for Lock {
         let held = self.info.as_ref().map_or(&[][..], |info| &info.holders);
         let is_used = !held.is_empty() || !self.queue.is_empty();
         html! {
-            h2 { (text(self.name.as_str())) }
             @match &self.info {
                 Some(info) => {
-                    p {
-                        "A " (kind(info.kind)) ". Its last fence is " (info.fence) ". "
+                    p.about {
+                        span.kind { (heading(info.kind)) } " · last fence " (info.fence)
                         (taken(info.kind, held))
                     }
                     p.actions {
@@ -64,11 +63,11 @@ impl Content for Lock {
                     p.actions { (links.act("pause", &name, "Pause it")) }
                 }
             }
-            h3 { "Holders" }
-            @if held.is_empty() { p { "Nobody holds it." } } @else { (holders(held)) }
-            h3 { "Queue" }
+            h2 { "Holders" }
+            @if held.is_empty() { p { "Nobody holds it." } } @else { (holders(held, links)) }
+            h2 { "Queue" }
             @if self.queue.is_empty() { p { "Nobody waits for it." } } @else { (queue(&self.queue)) }
-            h3 { "Last runs" }
+            h2 { "Last runs" }
             @if self.runs.is_empty() {
                 p { "No run of work under this name was recorded." }
             } @else {
@@ -77,6 +76,13 @@ impl Content for Lock {
             }
         }
     }
+}
+
+/// The kind, with a capital letter.
+fn heading(of: Kind) -> String {
+    let kind = kind(of);
+    let (first, rest) = kind.split_at(1);
+    first.to_uppercase() + rest
 }
 
 /// How much of a semaphore is taken.
@@ -89,10 +95,10 @@ fn taken(kind: Kind, holders: &[LockInfo]) -> String {
         _ => 1,
     };
     let sum: u64 = holders.iter().map(weight).sum();
-    format!("{sum} of {capacity} permits are taken.")
+    format!(" · {sum} of {capacity} permits are taken")
 }
 
-fn holders(holders: &[LockInfo]) -> Markup {
+fn holders(holders: &[LockInfo], links: Links<'_>) -> Markup {
     html! {
         table {
             (columns(&["Holder", "Held as", "Fence", "Since", "Expires in"]))
@@ -102,8 +108,8 @@ fn holders(holders: &[LockInfo]) -> Markup {
                         td data-label="Holder" { (text(&held.holder)) }
                         td data-label="Held as" { (held.mode) }
                         td data-label="Fence" { (held.fence) }
-                        td data-label="Since" { (time(held.acquired_at)) ", for " (span(held_for(held))) }
-                        td data-label="Expires in" { (left(held)) }
+                        td data-label="Since" { (since(held)) }
+                        td data-label="Expires in" { (left(held, links)) }
                     }
                 }
             }

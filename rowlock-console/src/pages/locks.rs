@@ -6,11 +6,11 @@ use std::time::Duration;
 use maud::{Markup, html};
 use rowlock::{Error, Kind, LockInfo, NameFilter, NameInfo, NameState, Page};
 
-use super::{PAGE, choice, columns, more, prefix};
+use super::{PAGE, choice, columns, more, none, prefix};
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::fields::{Fields, query};
-use crate::text::{between, span, text, time};
+use crate::text::{between, count, span, text, time};
 
 /// The most calls for a page: one that finds no name in the rows that it reads is followed by the next one.
 const CALLS: usize = 20;
@@ -126,16 +126,23 @@ pub(crate) fn kind(kind: Kind) -> String {
 }
 
 /// How long it has been held.
-pub(crate) fn held_for(held: &LockInfo) -> Duration {
+fn held_for(held: &LockInfo) -> Duration {
     let now = held.expires_at - held.remaining;
     between(held.acquired_at, now)
 }
 
+/// Since when it has been held, and for how long.
+pub(crate) fn since(held: &LockInfo) -> Markup {
+    html! { (time(held.acquired_at)) div.sub { "for " (span(held_for(held))) } }
+}
+
 /// What is left of a lease.
-pub(crate) fn left(held: &LockInfo) -> Markup {
+pub(crate) fn left(held: &LockInfo, links: Links<'_>) -> Markup {
     html! {
         (span(held.remaining))
-        @if held.session.is_some() { ", with its session" }
+        @if let Some(id) = held.session {
+            div.sub { "with " a href=(links.to(&format!("/sessions#{id}"))) { "its session" } }
+        }
     }
 }
 
@@ -143,17 +150,41 @@ impl Content for Locks {
     fn html(&self, links: Links<'_>) -> Markup {
         let next = self.page.next.as_deref();
         let next = next.map(|next| links.to(&self.view.path_from(next)));
+        let first = (!self.view.from.is_empty()).then(|| links.to(&self.view.path_from("")));
         html! {
             @if self.page.items.is_empty() {
-                p { "No such names on this page." }
+                (self.nothing())
             } @else {
                 table {
-                    (columns(&["Name", "Kind", "Holder", "Fence", "Held since", "Expires in", "Waiters", "Action"]))
+                    @let all = ["Name", "Kind", "Holder", "Held since", "Expires in", "Waiters", "Action"];
+                    (columns(links.columns(&all)))
                     tbody { @for info in &self.page.items { (row(info, links)) } }
                 }
             }
-            (more(next.as_deref(), "name"))
+            (more(first.as_deref(), next.as_deref(), "name"))
         }
+    }
+}
+
+impl Locks {
+    /// Why there is no table.
+    fn nothing(&self) -> Markup {
+        let view = &self.view;
+        let is_all = view.prefix.is_empty() && view.state.is_empty() && view.from.is_empty();
+        none(
+            is_all,
+            self.page.next.as_deref(),
+            "No name is held, waited for or paused.",
+            "No such names",
+        )
+    }
+}
+
+/// How many hold it beside the first one. (A list has 100 holders of a name at most.)
+fn others(holders: &[LockInfo]) -> String {
+    match holders.len() {
+        100.. => "and 99 others or more".into(),
+        more => format!("and {}", count(more as u64 - 1, "other", "others")),
     }
 }
 
@@ -162,33 +193,31 @@ fn row(info: &NameInfo, links: Links<'_>) -> Markup {
     let first = info.holders.iter().min_by_key(|held| held.acquired_at);
     html! {
         tr data-key=(name) {
-            td data-label="Name" { (links.lock(&info.name)) }
+            td data-label="Name" {
+                (links.lock(&info.name))
+                @if let Some(pause) = &info.pause { div.sub { (text(&pause.to_string())) } }
+            }
             td data-label="Kind" { (kind(info.kind)) }
             td data-label="Holder" {
                 @match first {
-                    Some(held) => {
-                        (text(&held.holder))
-                        @if info.holders.len() > 1 {
-                            " and " (info.holders.len() - 1)
-                            @if info.holders.len() >= 100 { " or more" }
-                            " others"
-                        }
-                    }
+                    Some(held) => (text(&held.holder)),
                     None if info.is(NameState::Orphaned) => { strong.bad { "nobody" } }
                     None => "nobody",
                 }
+                @if info.holders.len() > 1 { div.sub { (others(&info.holders)) } }
+                div.sub { "fence " (info.fence) }
             }
-            td data-label="Fence" { (info.fence) }
             td data-label="Held since" {
-                @if let Some(held) = first { (time(held.acquired_at)) ", for " (span(held_for(held))) } @else { "–" }
+                @if let Some(held) = first { (since(held)) } @else { "–" }
             }
-            td data-label="Expires in" { @if let Some(held) = first { (left(held)) } @else { "–" } }
+            td data-label="Expires in" { @if let Some(held) = first { (left(held, links)) } @else { "–" } }
             td data-label="Waiters" {
                 (info.waiters)
-                @if let Some(pause) = &info.pause { " (" (text(&pause.to_string())) ")" }
             }
-            td data-label="Action" {
-                @if first.is_some() || info.waiters > 0 { (links.act("free", &[("name", name)], "Free it")) }
+            @if links.acts {
+                td data-label="Action" {
+                    @if first.is_some() || info.waiters > 0 { (links.act("free", &[("name", name)], "Free it")) }
+                }
             }
         }
     }

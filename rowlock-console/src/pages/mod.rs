@@ -14,8 +14,8 @@ use maud::{Markup, html};
 /// The entries of one page of a list.
 pub(crate) const PAGE: u32 = 50;
 
-/// The words for a page of a list by key, and the link to the next one.
-pub(crate) fn more(next: Option<&str>, order: &str) -> Markup {
+/// The words for a page of a list by key, and the links to the first and the next one.
+pub(crate) fn more(first: Option<&str>, next: Option<&str>, order: &str) -> Markup {
     html! {
         p.hint {
             "Pages are by " (order) ": an entry that comes or goes moves no other one to another page. "
@@ -23,6 +23,19 @@ pub(crate) fn more(next: Option<&str>, order: &str) -> Markup {
                 Some(next) => { a href=(next) rel="next" { "Next page" } }
                 None => "This is the last page.",
             }
+            @if let Some(first) = first { " " a href=(first) rel="first" { "First page" } }
+        }
+    }
+}
+
+/// What stands in place of a table without rows: `all` if the page would show everything, and otherwise that there is
+/// nothing `such`. A page may be empty and have a next one.
+pub(crate) fn none(is_all: bool, next: Option<&str>, all: &str, such: &str) -> Markup {
+    html! {
+        @match (is_all, next) {
+            (_, Some(_)) => { p { (such) " on this page." } }
+            (true, None) => { p { (all) } }
+            (false, None) => { p { (such) "." } }
         }
     }
 }

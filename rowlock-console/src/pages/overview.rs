@@ -27,6 +27,7 @@ const COUNTED: u32 = 1_000;
 pub(crate) struct Overview {
     quarantine: Option<Duration>,
     orphaned: Vec<NameInfo>,
+    paused: Vec<NameInfo>,
     undecided: Vec<RecordInfo>,
     /// Jobs that have failed or take too long, with whether they do.
     jobs: Vec<(RunInfo, bool)>,
@@ -50,6 +51,8 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
     let quarantine = admin.quarantine_left().await?;
     let orphaned = NameFilter::new().state(NameState::Orphaned).limit(PLUS_ONE);
     let orphaned = admin.names(&orphaned).await?.items;
+    let paused = NameFilter::new().state(NameState::Paused).limit(PLUS_ONE);
+    let paused = admin.names(&paused).await?.items;
     let used = NameFilter::new().state(NameState::InUse).limit(COUNTED);
     let used = admin.names(&used).await?;
     let idempotency = shared.rowlock.idempotency();
@@ -72,6 +75,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
     Ok(Overview {
         quarantine,
         orphaned,
+        paused,
         undecided,
         jobs: troubled(shared, jobs).await?,
         expiring: sessions,
@@ -102,6 +106,7 @@ impl Overview {
     fn is_quiet(&self) -> bool {
         let lists = [
             self.orphaned.is_empty(),
+            self.paused.is_empty(),
             self.undecided.is_empty(),
             self.jobs.is_empty(),
             self.expiring.is_empty(),
@@ -124,6 +129,10 @@ impl Content for Overview {
                 }
                 (list("Locks that have waiters and no holder", &self.orphaned, |info| html! {
                     (links.lock(&info.name)) ": " (count(info.waiters.into(), "waiter", "waiters"))
+                }))
+                (list("Paused names", &self.paused, |info| html! {
+                    (links.lock(&info.name))
+                    @if let Some(pause) = &info.pause { ": " (text(&pause.to_string())) }
                 }))
                 (list("Records that wait for a decision", &self.undecided, |info| html! {
                     (state(info.state)) ": " (bytes(info.record.scope())) " / " (links.record(&info.record))
@@ -157,7 +166,7 @@ fn list<T>(title: &str, items: &[T], item: impl Fn(&T) -> Markup) -> Markup {
     html! {
         @if !items.is_empty() {
             h3 { (title) }
-            ul {
+            ul.list {
                 @for one in items.iter().take(SHOWN) { li { (item(one)) } }
                 @if items.len() > SHOWN { li { "and more" } }
             }

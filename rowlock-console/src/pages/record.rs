@@ -7,11 +7,10 @@ use super::columns;
 use super::records::{lasts, state};
 use crate::Shared;
 use crate::content::{Content, Links};
-use crate::text::{PART, bytes, part, span, text, time};
+use crate::text::{PART, count, part, span, text, time};
 
 #[derive(Debug)]
 pub(crate) struct Record {
-    key: RecordKey,
     info: Option<RecordInfo>,
     steps: Vec<StepInfo>,
     shows_outcomes: bool,
@@ -22,7 +21,6 @@ pub(crate) async fn read(shared: &Shared, key: &RecordKey) -> Result<Record, Err
     let of = || Scope(key.scope()).key(key.key());
     let most = if shared.shows_outcomes { PART } else { 0 };
     Ok(Record {
-        key: key.clone(),
         info: idempotency.inspect(of()).await?,
         // A record may have many steps with long results, and this is read once a second.
         steps: idempotency.steps_cut(of(), most).await?,
@@ -33,15 +31,15 @@ pub(crate) async fn read(shared: &Shared, key: &RecordKey) -> Result<Record, Err
 impl Content for Record {
     fn html(&self, links: Links<'_>) -> Markup {
         html! {
-            h2 { (bytes(self.key.scope())) " / " (bytes(self.key.key())) }
             @match &self.info {
                 Some(info) => {
+                    p.about { span.kind { "Record" } }
                     (actions(info, links))
                     (self.facts(info))
                 }
                 None => { p { "There is no such record: the key was never used, or its record was forgotten." } }
             }
-            h3 { "Finished steps" }
+            h2 { "Finished steps" }
             @if self.steps.is_empty() { p { "None." } } @else { (self.steps()) }
         }
     }
@@ -73,9 +71,10 @@ impl Record {
             dl {
                 dt { "State" }
                 dd { (state(info.state)) @if let Some(left) = lasts(info) { ", for another " (span(left)) } }
-                dt { "Attempts" }
-                dd { (info.attempt) ", of which the last " (info.abandoned) " did not end in good order; "
-                     (info.max_attempts) " of these make it poisoned" }
+                dt { "Attempt" } dd { "number " (info.attempt) }
+                @if !matches!(info.state, RecordState::Done | RecordState::Expired) {
+                    dt { "Abandoned in a row" } dd { (info.abandoned) " of at most " (info.max_attempts) }
+                }
                 dt { "Holder of the last attempt" } dd { (text(&info.holder)) }
                 dt { "First attempt" } dd { (time(info.began_at)) }
                 dt { "Last attempt" } dd { (time(info.attempted_at)) }
@@ -100,7 +99,7 @@ impl Record {
     fn outcome(&self, outcome: &Outcome, size: usize) -> Markup {
         html! {
             @if !self.shows_outcomes {
-                "hidden (" (size) " bytes)"
+                "hidden (" (count(size as u64, "byte", "bytes")) ")"
             } @else {
                 (text(outcome.content_type())) ": " code.outcome { (part(outcome.bytes(), size)) }
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use maud::{Markup, html};
 use rowlock::{Error, Page, RecordFilter, RecordInfo, RecordState};
 
-use super::{PAGE, choice, columns, more};
+use super::{PAGE, choice, columns, more, none};
 use crate::Shared;
 use crate::content::{Content, Links};
 use crate::fields::{Fields, query};
@@ -36,7 +36,8 @@ pub(crate) struct RecordsView {
 #[derive(Debug)]
 pub(crate) struct Records {
     view: RecordsView,
-    page: Page<RecordInfo>,
+    /// `None`: the filter cannot be read.
+    page: Option<Page<RecordInfo>>,
 }
 
 impl RecordsView {
@@ -53,19 +54,27 @@ impl RecordsView {
             from: fields.get("from").into(),
         };
         let is_from = hex::decode(&view.from).is_ok_and(|from| from.len() <= 1_024);
-        (is_from && view.bytes().is_some()).then_some(view)
+        is_from.then_some(view)
     }
 
-    /// The scope and the begin of the keys.
-    fn bytes(&self) -> Option<(Vec<u8>, Vec<u8>)> {
-        let bytes = |text: &str| {
+    /// The scope and the begin of the keys. An error is for people.
+    fn bytes(&self) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+        let bytes = |text: &str, why| {
             if self.is_hex {
-                hex::decode(text).ok()
+                hex::decode(text).map_err(|_| why)
             } else {
-                Some(text.into())
+                Ok(text.into())
             }
         };
-        Some((bytes(&self.scope)?, bytes(&self.key)?))
+        let scope = bytes(&self.scope, "The scope is not in hexadecimal.")?;
+        let key = bytes(&self.key, "The begin of the keys is not in hexadecimal.")?;
+        Ok((scope, key))
+    }
+
+    /// Whether it shows all records, from the first one.
+    fn is_all(&self) -> bool {
+        let texts = [&self.scope, &self.key, &self.from];
+        self.state.is_none() && texts.into_iter().all(String::is_empty)
     }
 
     pub(crate) fn path(&self) -> String {
@@ -101,7 +110,10 @@ impl RecordsView {
     }
 
     pub(crate) async fn read(&self, shared: &Shared) -> Result<Records, Error> {
-        let (scope, key) = self.bytes().unwrap_or_default();
+        let view = self.clone();
+        let Ok((scope, key)) = self.bytes() else {
+            return Ok(Records { view, page: None });
+        };
         let mut filter = RecordFilter::new().limit(PAGE);
         if !scope.is_empty() {
             filter = filter.scope(scope, key);
@@ -115,8 +127,10 @@ impl RecordsView {
             .idempotency()
             .list(&filter.from(from))
             .await?;
-        let view = self.clone();
-        Ok(Records { view, page })
+        Ok(Records {
+            view,
+            page: Some(page),
+        })
     }
 }
 
@@ -138,21 +152,26 @@ pub(crate) fn lasts(info: &RecordInfo) -> Option<Duration> {
 
 impl Content for Records {
     fn html(&self, links: Links<'_>) -> Markup {
-        let next = self.page.next.as_deref();
+        let Some(page) = &self.page else {
+            let why = self.view.bytes().err().unwrap_or_default();
+            return html! { p.notice.bad role="alert" { (why) } };
+        };
+        let next = page.next.as_deref();
         let next = next.map(|next| links.to(&self.view.path_from(next)));
+        let first = (!self.view.from.is_empty()).then(|| links.to(&self.view.path_from("")));
         html! {
             @if !self.view.key.is_empty() && self.view.scope.is_empty() {
                 p.notice.bad { "A key is looked for within a scope: give the scope, too. These are all records." }
             }
-            @if self.page.items.is_empty() {
-                p { "No such records on this page." }
+            @if page.items.is_empty() {
+                (none(self.view.is_all(), page.next.as_deref(), "There are no records.", "No such records"))
             } @else {
                 table {
-                    (columns(&["Scope", "Key", "State", "Attempt", "Holder", "Last attempt", "For another"]))
-                    tbody { @for info in &self.page.items { (row(info, links)) } }
+                    (columns(&["Scope", "Key", "State", "Holder", "Last attempt", "For another"]))
+                    tbody { @for info in &page.items { (row(info, links)) } }
                 }
             }
-            (more(next.as_deref(), "scope and key"))
+            (more(first.as_deref(), next.as_deref(), "scope and key"))
         }
     }
 }
@@ -164,7 +183,6 @@ fn row(info: &RecordInfo, links: Links<'_>) -> Markup {
             td data-label="Scope" { (bytes(scope)) }
             td data-label="Key" { (links.record(&info.record)) }
             td data-label="State" { (state(info.state)) }
-            td data-label="Attempt" { (info.attempt) }
             td data-label="Holder" { (text(&info.holder)) }
             td data-label="Last attempt" { (time(info.attempted_at)) }
             td data-label="For another" { @match lasts(info) { Some(left) => (span(left)), None => "–" } }

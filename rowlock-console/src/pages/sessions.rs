@@ -63,7 +63,7 @@ impl Content for Sessions {
             p { (count(self.all.len() as u64, "live session", "live sessions")) ", the oldest first." }
             @if !self.all.is_empty() {
                 table {
-                    (columns(&["Client", "Session", "Opened", "Expires in", "Locks", "Action"]))
+                    (columns(links.columns(&["Client", "Session", "Opened", "Expires in", "Locks", "Action"])))
                     tbody { @for session in self.all.iter().take(SHOWN) { (self.row(session, links)) } }
                 }
             }
@@ -76,7 +76,7 @@ impl Sessions {
     fn row(&self, session: &SessionInfo, links: Links<'_>) -> Markup {
         let id = session.id.to_string();
         html! {
-            tr data-key=(id) {
+            tr id=(id) data-key=(id) {
                 td data-label="Client" { (text(&session.holder)) }
                 td data-label="Session" { code { (id) } }
                 td data-label="Opened" { (time(session.opened_at)) }
@@ -85,7 +85,9 @@ impl Sessions {
                     @if self.late.contains(&session.id) { strong.bad { (left) } } @else { (left) }
                 }
                 td data-label="Locks" { (session.locks) }
-                td data-label="Action" { (links.act("end-session", &[("id", &id)], "End it")) }
+                @if links.acts {
+                    td data-label="Action" { (links.act("end-session", &[("id", &id)], "End it")) }
+                }
             }
         }
     }

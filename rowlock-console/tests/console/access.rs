@@ -274,7 +274,10 @@ over_a_socket! {
         let mut browser = server.browser();
         for path in PATHS {
             let page = browser.get(path).await;
-            assert_eq!((page.status, page.headers["location"].to_str().unwrap()), (303, "/login"), "{path}");
+            let login = if path == "/" || path.starts_with("/live") { "/login" } else { "/login?to=%2F" };
+            assert_eq!(page.status, 303, "{path}");
+            let to = page.headers["location"].to_str().unwrap();
+            assert!(to.starts_with(login) && to.contains('?') == login.contains('?'), "{path}: {to}");
         }
         for wrong in ["", "a secret", &format!("{TOKEN}x")] {
             log_in(&mut browser, wrong).await.says(403, "This is not the token");

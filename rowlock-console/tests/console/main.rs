@@ -3,6 +3,8 @@
 //! | promise | tests |
 //! | --- | --- |
 //! | each page shows what the database has | `pages::*` |
+//! | what pages say: numbers, empty lists, filters | `wording::*` |
+//! | titles, menus, links, and the page after a login | `ways::*` |
 //! | it works where it is nested | `pages::a_console_can_be_nested` |
 //! | who may see it and who may act | `access::*` |
 //! | hosts, origins, form tokens, headers | `access::*` |
@@ -21,3 +23,5 @@ mod live;
 mod log;
 mod pages;
 mod server;
+mod ways;
+mod wording;

@@ -34,7 +34,7 @@ on_every_engine! {
         for (row, words) in rows.iter().zip([
             ["catalogue", "read/write lock", "0 Free it"],
             ["exports", "semaphore of 3", "0 Free it"],
-            ["ledger", ", with its session", "0 Free it"],
+            ["ledger", "with its session", "0 Free it"],
             ["stock:42", "lock", "1 Free it"],
         ]) {
             for word in words {
@@ -107,7 +107,7 @@ on_every_engine! {
         assert_eq!(only.texts("td[data-label=Key]"), ["0xff00"]);
         let record = browser.open(&records.link("order-1")).await;
         record.says(200, "hidden (6 bytes)");
-        assert_eq!(record.texts("td[data-label=Result]"), ["hidden (1 bytes)"]);
+        assert_eq!(record.texts("td[data-label=Result]"), ["hidden (1 byte)"]);
         browser.open(&records.link("0xff00")).await.says(200, "running, for another");
         browser.open("/record?scope=00&key=00").await.says(200, "There is no such record");
         running.release().await.unwrap();
