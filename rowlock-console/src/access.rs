@@ -14,7 +14,7 @@ pub enum Access {
     Read,
     /// See all pages, and act: free locks, end sessions, decide about records.
     Act {
-        /// Who it is, for the log line of each action.
+        /// Who it is, for the log lines of each action, and for who waits for a name that they pause.
         who: String,
     },
 }

@@ -64,9 +64,13 @@ pub(crate) fn record_path(key: &RecordKey) -> String {
     format!("/record?{}", query(&[("scope", &scope), ("key", &key)]))
 }
 
-/// The lock that a query names.
+/// The lock that a query names, or a form: in hexadecimal.
 pub(crate) fn name_of(fields: &Fields) -> Option<Name> {
-    Name::new(fields.get("name")).ok()
+    if fields.get("lock").is_empty() {
+        return Name::new(fields.get("name")).ok();
+    }
+    let name = String::from_utf8(fields.bytes("lock")?);
+    Name::new(&name.ok()?).ok()
 }
 
 /// The record that a query names.

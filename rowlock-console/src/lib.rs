@@ -45,8 +45,9 @@
 //! - A page of another site can link to the console, and ask nothing else of it (Fetch Metadata).
 //! - What changes something is a POST request with a token that belongs to the session and the person. The server
 //!   refuses a person who may read only.
-//! - Every action needs a reason, is shown and asked about before it is done, and writes a log line (`tracing`, target
-//!   `rowlock::console`) with the person, the reason and the result.
+//! - Every action needs a reason, and is shown and asked about before it is done. It is done once, and only to what
+//!   was shown. It writes a log line before and one after it (`tracing`, target `rowlock::console`) with the person,
+//!   the reason, what was decided, and the result.
 //! - What others have written (names, holders, keys, messages) is shown as text, with escapes for characters that
 //!   cannot be seen. The pages have no inline code, and the Content-Security-Policy forbids it.
 //!
@@ -78,6 +79,7 @@ use http::request::Parts;
 use rowlock::Rowlock;
 
 use access::Policy;
+use act::SureForms;
 use live::Hub;
 use pages::jobs::LastRuns;
 use pages::sessions::Longest;
@@ -99,6 +101,7 @@ pub(crate) struct Shared {
     cookies: Arc<CookieNames>,
     logins: Logins,
     seal: Seal,
+    sure_forms: SureForms,
     hub: Hub,
     last_runs: LastRuns,
     longest: Longest,
@@ -132,6 +135,7 @@ impl Console {
             cookies: CookieNames::new().into(),
             logins: Logins::default(),
             seal: Seal::new(),
+            sure_forms: SureForms::default(),
             hub: Hub::default(),
             last_runs: LastRuns::default(),
             longest: Longest::default(),

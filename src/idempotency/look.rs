@@ -1,6 +1,8 @@
 //! Looking at the record of a key until the key can be claimed, or the result is known.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use chrono::DateTime;
 use futures_util::FutureExt as _;
@@ -18,6 +20,16 @@ use crate::store::verbs::record_admin::{DecideParams, Decision};
 
 /// The limit of changes to a record from outside, before the look pauses or gives up.
 const MAX_ROUNDS: u32 = 5;
+
+/// What a decision about a record came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DecideOutcome {
+    Done,
+    /// The record was not as it was seen, or a transaction has it locked.
+    Refused,
+    /// As [`Refused`](Self::Refused), and an earlier sending may have done it.
+    InDoubt,
+}
 
 impl Idempotency {
     /// Looks until the key can be claimed (`New`), or the result is known. A caller that has the flight of this key
@@ -97,7 +109,7 @@ impl Idempotency {
                         Reconciled::NotHappened => None,
                         Reconciled::StillUnknown => return Ok(Begun::Unknown(unknown)),
                     };
-                    let decision = Decision::Resolve(outcome);
+                    let decision = Decision::Resolve(unknown.step.into(), outcome);
                     self.decide(key, attempt, decision).await?;
                     continue;
                 }
@@ -148,7 +160,7 @@ impl Idempotency {
         key: &RecordKey,
         attempt: i64,
         decision: Decision,
-    ) -> Result<bool, Error> {
+    ) -> Result<DecideOutcome, Error> {
         let params = DecideParams {
             key: key.clone(),
             attempt,
@@ -156,14 +168,24 @@ impl Idempotency {
             remember: self.remember_begun_for(),
         };
         let bytes = match &params.decision {
-            Decision::Resolve(Some(outcome)) => outcome.bytes().len(),
+            Decision::Resolve(_, Some(outcome)) => outcome.bytes().len(),
             _ => 0,
         };
         let head = JobHead {
             bytes,
             ..self.core.lanes.wish(Subject::Record(key.clone()), "decide")
         };
-        let decide = async move |store: &mut dyn Store| store.record_decide(&params).await;
-        self.core.lanes.run(head, decide).await
+        let sendings = Arc::new(AtomicU32::new(0));
+        let sent = Arc::clone(&sendings);
+        let decide = async move |store: &mut dyn Store| {
+            sent.fetch_add(1, Ordering::Relaxed);
+            store.record_decide(&params).await
+        };
+        let is_done = self.core.lanes.run(head, decide).await?;
+        Ok(match (is_done, sendings.load(Ordering::Relaxed)) {
+            (true, _) => DecideOutcome::Done,
+            (false, 0 | 1) => DecideOutcome::Refused,
+            (false, _) => DecideOutcome::InDoubt,
+        })
     }
 }

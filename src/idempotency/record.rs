@@ -5,14 +5,19 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use super::judge::{NO_STATE, corrupt};
+use super::look::DecideOutcome;
 use super::request::Idempotency;
 use crate::model::{
-    Error, Fingerprint, Key, Outcome, RecordError, RecordKey, RecordState, Subject, check_step,
+    Error, Fingerprint, Key, Outcome, RecordError, RecordKey, RecordState, Scope, Subject,
+    check_step,
 };
 use crate::store::verbs::Store;
 use crate::store::verbs::record_admin::Decision;
 use crate::store::verbs::record_row::RecordRow;
 use crate::store::verbs::time::micros;
+
+/// Why a decision was not recorded.
+const CHANGED: &str = "it has changed meanwhile: look again";
 
 /// A record, as its row describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,16 +204,18 @@ impl Idempotency {
     ///
     /// [`RecordError::Missing`]. [`RecordError::NotDecided`] when an attempt is running, the record is done, or it is
     /// unknown (only [`resolve`](Self::resolve) ends that). An invalid scope or key, a database out of reach.
+    /// [`Error::OutcomeUnknown`]: look at the record before you go on.
     pub async fn reset(&self, key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>) -> Result<(), Error> {
         let key = key.record()?;
         let reason = match self.read(&key).await? {
             None => return Err(Error::Record(RecordError::Missing { record: key })),
             Some(info) => match info.state {
                 RecordState::Lapsed | RecordState::Poisoned | RecordState::Free => {
-                    if self.decide(&key, info.attempt, Decision::Reset).await? {
-                        return Ok(());
+                    match self.decide(&key, info.attempt, Decision::Reset).await? {
+                        DecideOutcome::Done => return Ok(()),
+                        DecideOutcome::Refused => CHANGED,
+                        DecideOutcome::InDoubt => return Err(self.in_doubt(key)),
                     }
-                    "it has changed meanwhile: look again"
                 }
                 RecordState::Running => "an attempt is running: wait for the end of its lease",
                 RecordState::Unknown => {
@@ -227,14 +234,32 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// [`RecordError::Missing`]. [`RecordError::NotDecided`] when the record is not unknown.
-    /// [`RecordError::OutcomeTooLarge`]; an invalid scope or key, a database out of reach.
+    /// [`RecordError::Missing`]; otherwise as [`resolve_seen`](Self::resolve_seen).
     pub async fn resolve(
         &self,
         key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
         resolution: Resolution,
     ) -> Result<(), Error> {
         let key = key.record()?;
+        match self.read(&key).await? {
+            None => Err(Error::Record(RecordError::Missing { record: key })),
+            Some(seen) => self.resolve_seen(&seen, resolution).await,
+        }
+    }
+
+    /// [`resolve`](Self::resolve) for the step that a person has [seen](Self::inspect) open: if by now another step is
+    /// open, nothing is recorded.
+    ///
+    /// # Errors
+    ///
+    /// [`RecordError::NotDecided`] when the record is not unknown, or has changed since it was seen.
+    /// [`RecordError::OutcomeTooLarge`]; a database out of reach. [`Error::OutcomeUnknown`]: look at the record before
+    /// you go on.
+    pub async fn resolve_seen(
+        &self,
+        seen: &RecordInfo,
+        resolution: Resolution,
+    ) -> Result<(), Error> {
         let outcome = match resolution {
             Resolution::Happened(outcome) => Some(outcome),
             Resolution::NotHappened => None,
@@ -243,23 +268,49 @@ impl Idempotency {
             let size = outcome.bytes().len();
             self.bounds().check("the result of the step", size)?;
         }
-        let reason = match self.read(&key).await? {
-            None => return Err(Error::Record(RecordError::Missing { record: key })),
-            Some(info) if info.state == RecordState::Unknown => {
-                // The row may still be `running`: the lease ran out during the step, and no caller has looked since.
-                self.decide(&key, info.attempt, Decision::Unknown).await?;
-                let decision = Decision::Resolve(outcome);
-                if self.decide(&key, info.attempt, decision).await? {
-                    return Ok(());
+        let open = seen.open_step.as_deref();
+        let open = open.filter(|_| seen.state == RecordState::Unknown);
+        let reason = match open {
+            None => "none of its steps is unknown",
+            Some(step) => {
+                let decision = Decision::Resolve(step.into(), outcome.clone());
+                match self.decide(&seen.record, seen.attempt, decision).await? {
+                    DecideOutcome::Done => return Ok(()),
+                    DecideOutcome::Refused => CHANGED,
+                    DecideOutcome::InDoubt => match self.resolution(seen, step).await {
+                        Some(kept) if kept == outcome => return Ok(()),
+                        Some(_) => CHANGED,
+                        None => return Err(self.in_doubt(seen.record.clone())),
+                    },
                 }
-                "it has changed meanwhile: look again"
             }
-            Some(_) => "none of its steps is unknown",
         };
         Err(Error::Record(RecordError::NotDecided {
-            record: key,
+            record: seen.record.clone(),
             reason,
         }))
+    }
+
+    /// What was decided about the step that was seen open: its result, or that it did not happen. The outer `None`:
+    /// nothing yet, or it cannot be read.
+    async fn resolution(&self, seen: &RecordInfo, step: &str) -> Option<Option<Outcome>> {
+        let now = self.read(&seen.record).await.ok()??;
+        if now.attempt == seen.attempt && now.open_step.as_deref() == Some(step) {
+            return None;
+        }
+        let steps = self.steps(Scope(now.record.scope()).key(now.record.key()));
+        let mut steps = steps.await.ok()?.into_iter();
+        let kept = steps.find(|kept| kept.step == step && kept.attempt == seen.attempt);
+        Some(kept.map(|kept| kept.outcome))
+    }
+
+    fn in_doubt(&self, record: RecordKey) -> Error {
+        Error::OutcomeUnknown {
+            doing: "decide",
+            on: Subject::Record(record),
+            target: self.core.lanes.target.to_string(),
+            detail: "the answer to the first sending was lost".into(),
+        }
     }
 }
 

@@ -83,6 +83,11 @@ pub(crate) fn check_holder(holder: &str) -> Result<(), Error> {
     text("holder", holder, (MAX_HOLDER, "1 to 200 bytes are allowed"))
 }
 
+/// Who a pause is from.
+pub(crate) fn check_by(by: &str) -> Result<(), Error> {
+    text("by", by, (MAX_HOLDER, "1 to 200 bytes are allowed"))
+}
+
 /// The reason for a pause.
 pub(crate) fn check_why(why: &str) -> Result<(), Error> {
     text("why", why, (MAX_WHY, "1 to 255 bytes are allowed"))

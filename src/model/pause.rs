@@ -13,7 +13,8 @@ use super::{Name, Printable};
 pub struct PauseInfo {
     /// The name of the lock, read/write lock or semaphore.
     pub name: Name,
-    /// Who paused it, for people to read: the [holder](crate::Builder::holder) text of the client.
+    /// Who paused it, for people to read: the [holder](crate::Builder::holder) text of the client, or what
+    /// [`pause_by`](crate::Admin::pause_by) was given.
     pub by: String,
     /// Why, for people to read.
     pub why: String,

@@ -163,4 +163,18 @@ on_every_engine! {
         // The old holder learns it with its next renewal, long before its TTL is over.
         assert_eq!(held.lost().await, rowlock::Loss::TakenOver);
     }
+
+    async fn a_forced_release_of_a_grant_that_has_ended_frees_nobody_else(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let shown = take(&one, "a", TTL).await;
+        let ids: Vec<_> = two.admin().holders("a").await.unwrap().iter().map(|held| held.grant_id).collect();
+        release(&shown).await;
+        let next = take(&one, "a", TTL).await;
+        assert_eq!(two.admin().force_release_grants("a", &ids).await.unwrap(), []);
+        assert_eq!(two.inspect("a").await.unwrap().unwrap().fence, next.fence());
+        let ids: Vec<_> = two.admin().holders("a").await.unwrap().iter().map(|held| held.grant_id).collect();
+        let freed = two.admin().force_release_grants("a", &ids).await.unwrap();
+        assert_eq!(freed.iter().map(|held| held.fence).collect::<Vec<_>>(), [next.fence()]);
+        assert_eq!(two.admin().force_release_grants("a", &[]).await.unwrap(), []);
+    }
 }

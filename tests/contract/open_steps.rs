@@ -1,15 +1,17 @@
 //! Steps that must not be repeated: when such a step is cut off, the record is unknown until an operator or a hook
 //! decides.
 
+use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rowlock::testing::answers;
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, Outcome, Reconciled, RecordError, RecordState,
     Resolution, Rowlock, Scope, StepFailed, TransactionError,
 };
-use rowlock_test::{Db, Provider, begin, begin_new, lapse, on_every_engine, request};
+use rowlock_test::{Db, Provider, begin, begin_new, eventually, lapse, on_every_engine, request};
 use tokio::sync::oneshot;
 
 /// Begins an attempt that is abandoned in the middle of a step that must not be repeated, after the effect. Returns
@@ -35,6 +37,12 @@ async fn abandon_in_step(idempotency: &Idempotency, provider: &Provider) -> Stri
     assert!(vanishing.await.unwrap_err().is_cancelled());
     drop(guard);
     given
+}
+
+/// The work of a step whose server does not answer.
+fn no_answer() -> Ready<Result<u32, StepFailed<Error>>> {
+    let error = Error::Transaction(TransactionError::NotOneRow { rows: 0 });
+    ready(Err(StepFailed::Unknown(error)))
 }
 
 on_every_engine! {
@@ -207,6 +215,59 @@ on_every_engine! {
                     idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
                 }
                 (started, begun) => panic!("started: {started}, {begun:?}"),
+            }
+        }
+    }
+
+    /// The worker wakes up after a person has looked: what it runs next is another step.
+    async fn a_resolution_is_for_the_step_that_was_seen(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let idempotency = rowlock.idempotency().lease(Duration::from_mins(5));
+        let guard = begin_new(&idempotency, "k").await;
+        guard.step_once("charge", no_answer()).await.unwrap_err();
+        lapse(db).await;
+        let seen = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
+        assert_eq!((seen.state, seen.open_step.as_deref()), (RecordState::Unknown, Some("charge")));
+        guard.step_happened("charge", &1).await.unwrap();
+        guard.step_once("letter", no_answer()).await.unwrap_err();
+        lapse(db).await;
+        let refused = idempotency.resolve_seen(&seen, Resolution::NotHappened).await;
+        assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "{refused:?}");
+        let now = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
+        assert_eq!((now.attempt, now.state, now.open_step.as_deref()), (seen.attempt, RecordState::Unknown, Some("letter")));
+        idempotency.resolve_seen(&now, Resolution::NotHappened).await.unwrap();
+        std::mem::forget(guard);
+    }
+
+    /// The answer is lost: the second sending finds the record resolved.
+    async fn a_resolution_whose_answer_was_lost_is_told_as_what_it_is(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let key = || Scope("scope").key("k");
+        let watcher = db.rowlock().await.idempotency();
+        let is_free = async || watcher.inspect(key()).await.unwrap().unwrap().state == RecordState::Free;
+        let results = [Resolution::Happened(Outcome::json(&41).unwrap()), Resolution::NotHappened, Resolution::NotHappened];
+        for (number, result) in results.into_iter().enumerate() {
+            let guard = begin_new(&watcher, "k").await;
+            guard.step_once(&format!("charge {number}"), no_answer()).await.unwrap_err();
+            guard.release().await.unwrap();
+            let seen = watcher.inspect(key()).await.unwrap().unwrap();
+            answers(&rowlock).hold_back();
+            let resolving = tokio::spawn({
+                let idempotency = rowlock.idempotency();
+                async move { idempotency.resolve_seen(&seen, result).await }
+            });
+            eventually("it is resolved", is_free).await;
+            answers(&rowlock).cut();
+            let is_removed = number == 2;
+            if is_removed {
+                db.execute("DELETE FROM rowlock_idempotency").await;
+            }
+            answers(&rowlock).pass();
+            let resolved = resolving.await.unwrap();
+            if is_removed {
+                assert!(matches!(resolved, Err(Error::OutcomeUnknown { .. })), "{resolved:?}");
+            } else {
+                resolved.unwrap();
             }
         }
     }

@@ -335,6 +335,12 @@ on_every_engine! {
         let all = paused(&ops).await;
         let [seen] = &all[..] else { panic!("{all:?}") };
         assert_eq!((&seen.by, &seen.why, seen.until), (&pause.by, &pause.why, pause.until));
+        let pause = one.admin().pause_by("a", None, "a test", "Ann").await.unwrap();
+        assert_eq!((pause.by.as_str(), pause.until), ("Ann", None));
+        for by in ["", "a\0b", &"x".repeat(201)] {
+            let error = one.admin().pause_by("a", None, WHY, by).await.unwrap_err();
+            assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "by", .. })), "{error}");
+        }
         // A shorter one, too.
         ops.admin().pause("a", Some(Duration::from_millis(100)), WHY).await.unwrap();
         let held = one.lock("a").wait(TTL).acquire().await.unwrap();

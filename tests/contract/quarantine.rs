@@ -264,4 +264,19 @@ on_every_engine! {
             assert!(matches!(error, Error::Invalid(InvalidError::Duration { setting: "quarantine", .. })), "{error}");
         }
     }
+
+    async fn the_quarantine_that_was_seen_is_ended_and_no_other_one(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let (admin, other) = (rowlock.admin(), other.admin());
+        assert_eq!(admin.quarantine_until().await.unwrap(), None);
+        other.quarantine(LONG).await.unwrap();
+        let seen = admin.quarantine_until().await.unwrap().unwrap();
+        other.end_quarantine().await.unwrap();
+        other.quarantine(LONG).await.unwrap();
+        assert!(!admin.end_quarantine_until(seen).await.unwrap());
+        assert!(other.quarantine_left().await.unwrap().is_some());
+        let seen = admin.quarantine_until().await.unwrap().unwrap();
+        assert!(admin.end_quarantine_until(seen).await.unwrap());
+        assert_eq!(other.quarantine_left().await.unwrap(), None);
+    }
 }

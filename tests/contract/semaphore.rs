@@ -323,4 +323,17 @@ on_every_engine! {
         assert!(two.admin().force_release("s").await.unwrap().is_some());
         assert!(two.admin().holders("s").await.unwrap().is_empty());
     }
+
+    async fn an_operator_frees_the_permits_that_were_shown(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let held = [one.semaphore("s", 3).acquire().await.unwrap(), one.semaphore("s", 3).acquire().await.unwrap()];
+        let shown = two.admin().holders("s").await.unwrap();
+        let ids: Vec<_> = shown.iter().map(|held| held.grant_id).collect();
+        release(&held[0]).await;
+        let later = one.semaphore("s", 3).in_session().acquire().await.unwrap();
+        let freed = two.admin().force_release_grants("s", &ids).await.unwrap();
+        assert_eq!(freed.iter().map(|info| info.fence).collect::<Vec<_>>(), [held[1].fence()]);
+        let left = two.admin().holders("s").await.unwrap();
+        assert_eq!(left.iter().map(|info| info.fence).collect::<Vec<_>>(), [later.fence()]);
+    }
 }

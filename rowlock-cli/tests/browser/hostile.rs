@@ -67,3 +67,26 @@ async fn hostile_names_do_nothing() {
     assert_eq!(window.complaints().await, [""; 0]);
     window.close().await;
 }
+
+/// A browser sends the end of a line in a form as CR LF.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_with_an_end_of_a_line_is_the_one_that_is_freed() {
+    let place = Place::new();
+    let client = place.client("worker-7").await;
+    for name in ["a\nb", "a\r\nb"] {
+        let lock = client.lock(name).ttl(Duration::from_mins(10));
+        std::mem::forget(lock.acquire().await.unwrap());
+    }
+    let (_console, address) = place.console("127.0.0.1:0");
+    let window = Window::at(&address).await;
+    window.open("/act/free?name=a%0Ab").await;
+    window.write("reason", "it hangs").await;
+    window.click("Free the lock…").await;
+    window.shows("Are you sure?").await;
+    window.click("Yes: Free the lock").await;
+    window.shows("The lock was freed.").await;
+    let left = client.admin().list().await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].name.as_str(), "a\r\nb");
+    window.close().await;
+}

@@ -95,13 +95,12 @@ fn a_console_shows_acts_and_logs() {
     let cookie = between(&page, "set-cookie: ", ";");
     let form = between(&page, "name=\"form\" value=\"", "\"");
     let seen = between(&page, "name=\"seen\" value=\"", "\"");
-    let body = format!("form={form}&seen={seen}&time=10m&reason=a+failover&sure=yes");
-    let answer = serving.send(
-        "POST",
-        "/act/quarantine",
-        &format!("cookie: {cookie}\r\n"),
-        &body,
-    );
+    let body = format!("form={form}&seen={seen}&time=10m&reason=a+failover");
+    let cookie = format!("cookie: {cookie}\r\n");
+    let sure = serving.send("POST", "/act/quarantine", &cookie, &body);
+    let sure = between(&sure, "name=\"sure\" value=\"", "\"");
+    let body = format!("{body}&sure={sure}");
+    let answer = serving.send("POST", "/act/quarantine", &cookie, &body);
     assert!(answer.starts_with("HTTP/1.1 303"), "{answer}");
     let left = shell.json(&["quarantine", "--json"]);
     assert!(left["left_ms"].is_u64(), "{left}");

@@ -10,6 +10,13 @@ use crate::content::{lock_path, name_of, record_of, record_path};
 use crate::fields::{Fields, query};
 use crate::text::text;
 
+/// The bounds of a quarantine and of a pause.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_hours(366 * 24);
+
+/// The longest reason of a pause, in bytes.
+const WHY: usize = 255;
+
 /// What is done, and to what.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
@@ -84,7 +91,12 @@ impl Action {
         }
     }
 
-    /// The fields that name what it is done to.
+    /// Whether another action takes it back.
+    pub(crate) fn can_be_undone(&self) -> bool {
+        matches!(self, Self::Capacity(_) | Self::Pause(_) | Self::Quarantine)
+    }
+
+    /// The fields that name what it is done to, in hexadecimal: a browser would change the end of a line.
     pub(crate) fn fields(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Free(name)
@@ -92,7 +104,7 @@ impl Action {
             | Self::Forget(name)
             | Self::Pause(name)
             | Self::Resume(name) => {
-                vec![("name", name.as_str().to_owned())]
+                vec![("lock", hex::encode(name.as_str()))]
             }
             Self::EndSession(id) => vec![("id", id.to_string())],
             Self::Resolve(key) | Self::Reset(key) => vec![
@@ -211,6 +223,9 @@ impl Action {
                 _ => Err("Give the new capacity: 1 to 2147483646.".into()),
             },
             Self::Quarantine => time(fields).map(Input::Time),
+            Self::Pause(_) if !is_why(fields.get("reason").trim()) => Err(format!(
+                "Who waits reads the reason: give one in {WHY} bytes at most."
+            )),
             Self::Pause(_) if fields.get("time").trim().is_empty() => Ok(Input::Pause(None)),
             Self::Pause(_) => time(fields).map(|time| Input::Pause(Some(time))),
             Self::Resolve(_) => resolution(fields).map(Input::Resolution),
@@ -220,8 +235,16 @@ impl Action {
 }
 
 fn time(fields: &Fields) -> Result<Duration, String> {
-    let time = humantime::parse_duration(fields.get("time").trim());
-    time.map_err(|error| format!("The time cannot be read: {error}."))
+    match humantime::parse_duration(fields.get("time").trim()) {
+        Ok(time) if (SHORTEST..=LONGEST).contains(&time) => Ok(time),
+        Ok(_) => Err("Give a time of 100ms to 366 days.".into()),
+        Err(error) => Err(format!("The time cannot be read: {error}.")),
+    }
+}
+
+/// Whether it may be the reason of a pause.
+fn is_why(reason: &str) -> bool {
+    reason.len() <= WHY && !reason.contains('\0')
 }
 
 fn resolution(fields: &Fields) -> Result<Resolution, String> {

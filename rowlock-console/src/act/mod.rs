@@ -2,13 +2,14 @@
 //!
 //! 1. GET shows what the action will do to whom, and asks for a reason.
 //! 2. POST without `sure` asks once more.
-//! 3. POST with `sure` does it, if the one who would lose something is still the one that was shown.
+//! 3. POST with `sure` does it once, if the one who would lose something is still the one that was shown.
 //!
-//! The log line is the entry of an action: the console has no table of its own.
+//! The log lines are the entry of an action: the console has no table of its own.
 
 mod action;
 mod perform;
 mod preview;
+mod sure;
 
 use std::sync::Arc;
 
@@ -30,14 +31,19 @@ use crate::{Shared, layout};
 use action::{Action, Input};
 pub(crate) use perform::done;
 use preview::Preview;
+use sure::End;
+pub(crate) use sure::SureForms;
 
 /// The longest reason, in characters.
 const REASON: usize = 500;
 
+const TOO_OLD: &str = "This form is too old: look again. Nothing was done now.";
+
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
 /// What stands in the way of doing it now.
-struct Obstacle(StatusCode, String);
+#[derive(Debug, Clone)]
+pub(crate) struct Obstacle(StatusCode, String);
 
 /// Whether there is such an action.
 pub(crate) fn is_action(word: &str, fields: &Fields) -> bool {
@@ -57,7 +63,15 @@ pub(crate) async fn ask(
     };
     let cookie = seed(&parts, &mut viewer);
     let answer = match Preview::of(&shared, &action).await {
-        Ok(preview) => confirm(&shared, &viewer, &action, &preview, &fields, None),
+        // (What an address says is not an answer of the person's.)
+        Ok(preview) => confirm(
+            &shared,
+            &viewer,
+            &action,
+            &preview,
+            &Fields::default(),
+            None,
+        ),
         Err(error) => unread(&viewer, &error),
     };
     with_cookies(answer, cookie)
@@ -83,37 +97,54 @@ pub(crate) async fn act(
     if let Some(refused) = shared.refused(&parts, &viewer, &who, &fields) {
         return refused;
     }
-    let preview = match Preview::of(&shared, &action).await {
-        Ok(preview) => preview,
-        Err(error) => return unread(&viewer, &error),
-    };
-    let (input, reason) = match checked(&action, &preview, &fields) {
-        Ok(checked) => checked,
-        Err(obstacle) => {
-            let obstacle = Some(&obstacle);
-            return confirm(&shared, &viewer, &action, &preview, &fields, obstacle);
-        }
-    };
-    if fields.get("sure") != "yes" {
-        let content = once_more(&shared, &viewer, &action, &preview, &fields, &reason);
-        return answer(StatusCode::OK, titled(&viewer, &action, &content));
+    let sure = fields.get("sure");
+    if sure.is_empty() {
+        return match Preview::of(&shared, &action).await {
+            Ok(preview) => once_more(&shared, &viewer, &action, &preview, &fields),
+            Err(error) => unread(&viewer, &error),
+        };
     }
-    // The action and its log line do not end with the connection.
-    let (of, by) = (action.clone(), Arc::clone(&shared));
-    let done = tokio::spawn(async move { of.run(&by, input, &who, &reason).await });
-    match done.await {
-        Ok(Ok(())) => Redirect::to(&viewer.href(&action.then())).into_response(),
-        Ok(Err(error)) => {
-            let why = format!("It was not done: {error}.");
-            let obstacle = Some(&Obstacle(StatusCode::CONFLICT, why));
-            confirm(&shared, &viewer, &action, &preview, &fields, obstacle)
-        }
-        Err(_) => refusal(
+    let work = || {
+        let (shared, action, fields) = (Arc::clone(&shared), action.clone(), fields.clone());
+        async move { carry_out(&shared, &action, &fields, &who).await }
+    };
+    let end = match shared.sure_forms.send(sure, work) {
+        Some(mut end) => end
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|end| end.clone()),
+        None => Some(Err(Obstacle(StatusCode::CONFLICT, TOO_OLD.into()))),
+    };
+    match end {
+        Some(Ok(())) => Redirect::to(&viewer.href(&action.then())).into_response(),
+        // What is shown now is how it is now.
+        Some(Err(obstacle)) => match Preview::of(&shared, &action).await {
+            Ok(preview) => confirm(
+                &shared,
+                &viewer,
+                &action,
+                &preview,
+                &fields,
+                Some(&obstacle),
+            ),
+            Err(_) => refusal(&viewer, obstacle.0, &obstacle.1),
+        },
+        None => refusal(
             &viewer,
             StatusCode::SERVICE_UNAVAILABLE,
             "The console is stopping. The action may have been done or not.",
         ),
     }
+}
+
+/// Does what a form asks for, if nothing has changed since its page was made.
+async fn carry_out(shared: &Shared, action: &Action, fields: &Fields, who: &str) -> End {
+    let preview = Preview::of(shared, action).await;
+    let preview = preview
+        .map_err(|error| Obstacle(StatusCode::SERVICE_UNAVAILABLE, unread_because(&error)))?;
+    let (input, reason) = checked(action, &preview, fields)?;
+    action.run(shared, &preview, input, (who, &reason)).await
 }
 
 /// Who asks, and the action, if they may act and there is such an action.
@@ -157,8 +188,15 @@ fn checked(
 }
 
 fn unread(viewer: &Viewer, error: &rowlock::Error) -> Response {
-    let why = format!("The database was not read: {error}. Nothing was done.");
-    refusal(viewer, StatusCode::SERVICE_UNAVAILABLE, &why)
+    refusal(
+        viewer,
+        StatusCode::SERVICE_UNAVAILABLE,
+        &unread_because(error),
+    )
+}
+
+fn unread_because(error: &rowlock::Error) -> String {
+    format!("The database was not read: {error}. Nothing was done.")
 }
 
 fn titled(viewer: &Viewer, action: &Action, content: &Markup) -> Markup {
@@ -181,7 +219,9 @@ fn confirm(
         (preview.html)
         @match &preview.impossible {
             // (It may stand above already.)
-            Some(why) => { @if obstacle.is_none() { p.notice.bad role="alert" { (text(why)) } } }
+            Some(why) => {
+                @if obstacle.is_none_or(|found| found.1 != *why) { p.notice.bad role="alert" { (text(why)) } }
+            }
             None => {
                 form method="post" action=(viewer.href(&action.path())) {
                     (shared.hidden(viewer, who))
@@ -199,31 +239,38 @@ fn confirm(
     answer(status, titled(viewer, action, &content))
 }
 
-/// The second page.
+/// The second page, or the first one again.
 fn once_more(
     shared: &Shared,
     viewer: &Viewer,
     action: &Action,
     preview: &Preview,
     fields: &Fields,
-    reason: &str,
-) -> Markup {
+) -> Response {
+    let reason = match checked(action, preview, fields) {
+        Ok((_, reason)) => reason,
+        Err(obstacle) => return confirm(shared, viewer, action, preview, fields, Some(&obstacle)),
+    };
     let who = viewer.who.as_deref().unwrap_or_default();
-    html! {
+    let content = html! {
         (preview.html)
         (action.answers(fields))
-        p { "The reason: " (text(reason)) }
-        p.notice.bad role="alert" { "This cannot be undone. Are you sure?" }
+        p { "The reason: " (text(&reason)) }
+        p.notice.bad role="alert" {
+            @if !action.can_be_undone() { "This cannot be undone. " }
+            "Are you sure?"
+        }
         form method="post" action=(viewer.href(&action.path())) {
             (shared.hidden(viewer, who))
             (hidden(action, preview))
             @for name in ["reason", "capacity", "time", "happened", "result"] {
                 @if !fields.get(name).is_empty() { input type="hidden" name=(name) value=(fields.get(name)); }
             }
-            p { button.bad name="sure" value="yes" { "Yes: " (action.title()) } }
+            p { button.bad name="sure" value=(shared.sure_forms.make()) { "Yes: " (action.title()) } }
         }
         p { a href=(viewer.href(&action.back())) { "No, and do nothing" } }
-    }
+    };
+    answer(StatusCode::OK, titled(viewer, action, &content))
 }
 
 /// What is acted on, and what was seen of it.

@@ -1,8 +1,10 @@
 //! What an action will do, and to whom.
 
+use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use rowlock::{
-    Error, Kind, LockInfo, Name, NameFilter, NameState, RecordKey, RecordState, Scope, SessionInfo,
+    Error, Kind, LockInfo, Name, NameFilter, NameState, PauseInfo, RecordInfo, RecordKey,
+    RecordState, Scope, SessionInfo,
 };
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -11,7 +13,7 @@ use super::action::Action;
 use crate::Shared;
 use crate::pages::lock::info_of;
 use crate::pages::locks::kind;
-use crate::text::{bytes, count, span, text};
+use crate::text::{bytes, count, text, time};
 
 /// The most of those who would lose something that are listed.
 const SHOWN: usize = 100;
@@ -27,6 +29,12 @@ pub(crate) struct Preview {
     pub(crate) seen: String,
     /// Why it cannot be done now.
     pub(crate) impossible: Option<String>,
+    /// Who would lose a lock that is freed.
+    pub(crate) holders: Vec<LockInfo>,
+    /// The end of the quarantine.
+    pub(crate) until: Option<DateTime<Utc>>,
+    /// The record that is decided about.
+    pub(crate) record: Option<RecordInfo>,
 }
 
 impl Preview {
@@ -35,6 +43,9 @@ impl Preview {
             html,
             seen: hex::encode(Sha256::digest(seen)),
             impossible: None,
+            holders: Vec::new(),
+            until: None,
+            record: None,
         }
     }
 
@@ -80,11 +91,13 @@ fn losers(holders: &[LockInfo]) -> Markup {
 async fn free(shared: &Shared, name: &Name) -> Result<Preview, Error> {
     let holders = shared.rowlock.admin().holders(name.as_str()).await?;
     let info = info_of(shared, name).await?;
-    let waiters = info.map_or(0, |info| info.waiters);
+    let waiters = info.as_ref().map_or(0, |info| info.waiters);
+    let pause = info.and_then(|info| info.pause);
+    let until = shared.rowlock.admin().quarantine_until().await?;
     let html = html! {
         p { "The name: " strong { (text(name.as_str())) } }
         @if holders.is_empty() {
-            p { "Nobody holds it. Freeing it repairs a damaged row, and passes the name on to the first waiter." }
+            p { "Nobody holds it. Freeing it repairs a damaged row." }
         } @else {
             p { "These lose it:" }
             (losers(&holders))
@@ -94,14 +107,29 @@ async fn free(shared: &Shared, name: &Name) -> Result<Preview, Error> {
                 code { "rowlock run" } " holds it, its command is ended, and the exit code is 76."
             }
         }
-        @if waiters > 0 { p { "The first of " (count(waiters.into(), "waiter", "waiters")) " gets it." } }
+        @if waiters > 0 { p { (next(waiters, pause.as_ref(), until)) } }
     };
     let is_unused = holders.is_empty() && waiters == 0;
     let preview = Preview::new(html, grants(&holders));
+    let preview = Preview { holders, ..preview };
     Ok(preview.unless(
         is_unused,
         "Nobody holds it or waits for it: there is nothing to free.",
     ))
+}
+
+/// Who gets a name that is free.
+fn next(waiters: u32, pause: Option<&PauseInfo>, until: Option<DateTime<Utc>>) -> Markup {
+    let waiters = count(waiters.into(), "waiter", "waiters");
+    html! {
+        @if let Some(pause) = pause {
+            "It is " (text(&pause.to_string())) ". None of the " (waiters) " gets it before the end of the pause."
+        } @else if let Some(until) = until {
+            "The database is in quarantine until " (time(until)) ". None of the " (waiters) " gets it before."
+        } @else {
+            "The first of " (waiters) " gets it."
+        }
+    }
 }
 
 async fn capacity(shared: &Shared, name: &Name) -> Result<Preview, Error> {
@@ -111,7 +139,8 @@ async fn capacity(shared: &Shared, name: &Name) -> Result<Preview, Error> {
         p { "The name: " strong { (text(name.as_str())) } }
         @if let Some(now) = now { p { "Now it is a " (kind(now)) "." } }
         p {
-            "With a larger capacity, waiters get permits at once. With a smaller one nobody loses a permit, and \
+            "With a larger capacity, waiters get permits at once, unless the name is paused or the database is in \
+             quarantine. With a smaller one nobody loses a permit, and \
              there are no new permits until enough are released. A program that still uses the old capacity \
              fails with the error that the name has another one."
         }
@@ -136,6 +165,9 @@ async fn forget(shared: &Shared, name: &Name) -> Result<Preview, Error> {
     };
     let why = match (&info, is_used) {
         (None, _) => "The database has no row of this name: there is nothing to forget.",
+        (Some(info), _) if info.pause.is_some() => {
+            "It is paused. The row of a paused name is not removed: resume it first."
+        }
         (Some(_), true) => "It is held or waited for. A name that is in use is not forgotten.",
         (Some(_), false) => "",
     };
@@ -155,10 +187,13 @@ async fn pause(shared: &Shared, action: &Action, name: &Name) -> Result<Preview,
                  waits goes on waiting, in the same order, and reads the reason (255 bytes at most)."
             }
         } @else {
-            p { "Its first waiter gets it, if it is free." }
+            p { "Its first waiter gets it, if it is free and the database is not in quarantine." }
         }
     };
-    let seen = pause.as_ref().map(ToString::to_string).unwrap_or_default();
+    let seen = pause
+        .as_ref()
+        .map(|pause| (&pause.by, &pause.why, pause.until));
+    let seen = format!("{seen:?}");
     let is_over = !begins && pause.is_none();
     Ok(Preview::new(html, seen).unless(is_over, "It is not paused."))
 }
@@ -187,7 +222,7 @@ async fn end_session(shared: &Shared, id: Uuid) -> Result<Preview, Error> {
              fence."
         }
     };
-    Ok(Preview::new(html, id.as_bytes()))
+    Ok(Preview::new(html, format!("{id} {}", session.locks)))
 }
 
 fn lost_with(session: &SessionInfo, names: &[&Name]) -> Markup {
@@ -242,16 +277,20 @@ async fn record(shared: &Shared, action: &Action, key: &RecordKey) -> Result<Pre
         (Some(_), true) => "It is done, and will not be run again.",
     };
     let attempt = info.as_ref().map(|info| info.attempt);
-    let preview = Preview::new(html, format!("{state:?} {attempt:?} {step:?}"));
+    let seen = format!("{state:?} {attempt:?} {step:?}");
+    let preview = Preview {
+        record: info,
+        ..Preview::new(html, seen)
+    };
     Ok(preview.unless(!why.is_empty(), why))
 }
 
 async fn quarantine(shared: &Shared, action: &Action) -> Result<Preview, Error> {
-    let left = shared.rowlock.admin().quarantine_left().await?;
+    let until = shared.rowlock.admin().quarantine_until().await?;
     let begins = matches!(action, Action::Quarantine);
     let html = html! {
-        @match left {
-            Some(left) => { p { "The database is in quarantine for another " (span(left)) "." } }
+        @match until {
+            Some(until) => { p { "The database is in quarantine until " (time(until)) "." } }
             None => { p { "The database is not in quarantine." } }
         }
         @if begins {
@@ -267,7 +306,10 @@ async fn quarantine(shared: &Shared, action: &Action) -> Result<Preview, Error> 
             }
         }
     };
-    let seen = format!("{}", left.is_some());
-    let is_over = !begins && left.is_none();
-    Ok(Preview::new(html, seen).unless(is_over, "There is no quarantine to end."))
+    let is_over = !begins && until.is_none();
+    let preview = Preview {
+        until,
+        ..Preview::new(html, format!("{until:?}"))
+    };
+    Ok(preview.unless(is_over, "There is no quarantine to end."))
 }

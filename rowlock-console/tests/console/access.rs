@@ -96,7 +96,9 @@ over_a_socket! {
             browser.request(method, path).header("x-user", user.to_owned())
         };
         let request = as_user(&browser, Method::GET, "/act/free?name=a", "ann");
-        let form = browser.send(request).await.form().with("reason", "x").with("sure", "yes");
+        let form = browser.send(request).await.form().with("reason", "x");
+        let request = browser.posting(&form).header("x-user", "ann");
+        let form = browser.send(request).await.form();
         for path in PATHS {
             let request = as_user(&browser, Method::GET, path, "reader");
             if path.starts_with("/live") {
@@ -124,7 +126,7 @@ over_a_socket! {
         let held = rowlock.lock("a").acquire().await.unwrap();
         let mut browser = server.browser();
         let form = browser.open("/act/free?name=a").await.form();
-        let form = form.with("reason", "x").with("sure", "yes");
+        let form = browser.submit(&form.with("reason", "x")).await.form();
         let other = server.browser().open("/act/free?name=a").await.form();
         for token in ["", "00", &"0".repeat(64), &other.fields["form"]] {
             browser.submit(&form.with("form", token)).await.says(403, "does not come from this console");

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use rowlock::{Kind, RecordState, Scope};
+use rowlock::{Kind, RecordState, Rowlock, Scope};
 use rowlock_test::{Db, eventually, on_every_engine, waiters};
+use sha2::{Digest, Sha256};
 
 use crate::browser::{Browser, Form, Page};
 use crate::log;
-use crate::server::{Server, attempt, console, no_answer, of_ann, over_a_socket};
+use crate::server::{Server, attempt, no_answer, of_ann};
 
 const LONG: Duration = Duration::from_mins(10);
 
 /// Goes through both questions. The reason is also a word to find the log line by.
-async fn do_it(browser: &mut Browser, form: &Form, reason: &str) -> Page {
+pub(crate) async fn do_it(browser: &mut Browser, form: &Form, reason: &str) -> Page {
     log::keep();
     let form = form.with("reason", reason);
     let sure = browser.submit(&form).await;
@@ -27,7 +28,7 @@ async fn do_it(browser: &mut Browser, form: &Form, reason: &str) -> Page {
     done
 }
 
-fn record(key: &str) -> String {
+pub(crate) fn record(key: &str) -> String {
     format!("scope={}&key={}", hex::encode("shop"), hex::encode(key))
 }
 
@@ -52,6 +53,30 @@ on_every_engine! {
         browser.follow(&done).await.says(200, "The lock was freed.");
         assert!(!held.is_held());
         waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
+
+    /// A double click: the waiter that got the lock by the first one keeps it.
+    async fn a_form_that_is_sent_twice_at_once_frees_one_holder(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let server = Server::of(of_ann(&rowlock).router()).await;
+        let mut browser = server.browser();
+        let held = rowlock.lock("a").ttl(LONG).acquire().await.unwrap();
+        let waiting = tokio::spawn({
+            let lock = other.lock("a").ttl(LONG);
+            async move { lock.acquire().await }
+        });
+        eventually("it waits", async || waiters(&rowlock, "a").await.len() == 1).await;
+        let form = browser.open("/act/free?name=a").await.form().with("reason", "it hangs");
+        let sure = browser.submit(&form).await.form();
+        let mut second = browser.clone();
+        let (one, two) = tokio::join!(browser.submit(&sure), second.submit(&sure));
+        assert_eq!((one.status, two.status), (303, 303), "{} {}", one.html, two.html);
+        assert!(!held.is_held());
+        let next = waiting.await.unwrap().unwrap();
+        let later = browser.submit(&sure).await;
+        assert_eq!(later.status, 303, "{}", later.html);
+        let left = rowlock.admin().holders("a").await.unwrap();
+        assert_eq!(left.iter().map(|held| held.fence).collect::<Vec<_>>(), [next.fence()]);
     }
 
     async fn a_capacity_is_changed_and_a_name_forgotten(db: &Db) {
@@ -94,7 +119,7 @@ on_every_engine! {
         let done = do_it(&mut browser, &page.form(), "the bank is down").await;
         browser.follow(&done).await.says(200, "The name is paused.");
         assert!(rowlock.lock("a").try_acquire().await.unwrap().is_none());
-        browser.open("/lock?name=a").await.says(200, "until it is resumed (the bank is down)");
+        browser.open("/lock?name=a").await.says(200, "paused by Ann until it is resumed (the bank is down)");
         browser.open("/locks?state=paused").await.says(200, "(the bank is down)");
         let page = browser.open("/act/resume?name=a").await;
         let done = do_it(&mut browser, &page.form(), "it is up again").await;
@@ -140,7 +165,13 @@ on_every_engine! {
         let asked = browser.submit(&form.with("reason", "x").with("happened", "yes").with("result", "{")).await;
         asked.says(422, "The result is not JSON");
         let form = form.with("happened", "yes").with("result", "42");
-        let done = do_it(&mut browser, &form, "the provider has it").await;
+        let reason = format!("the provider has it, {}", db.name());
+        let seen = keys.inspect(Scope("shop").key("happened")).await.unwrap().unwrap();
+        let done = do_it(&mut browser, &form, &reason).await;
+        let (number, digest) = (seen.attempt, hex::encode(Sha256::digest("42")));
+        let what = format!("the step charge of attempt {number} happened, with a result whose SHA-256 is {digest}");
+        let lines = log::with(&reason);
+        assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(&what)), "{lines:?}");
         browser.follow(&done).await.says(200, "The record was resolved.");
         let attempt = attempt(&rowlock, "happened").await;
         let result = attempt.step_once("charge", no_answer()).await.unwrap();
@@ -156,6 +187,38 @@ on_every_engine! {
         let done = do_it(&mut browser, &page.form(), "it may run again now").await;
         browser.follow(&done).await.says(200, "The record was reset.");
         browser.open(&format!("/act/reset?{}", record("none"))).await.says(200, "There is no such record");
+    }
+
+    async fn what_was_done_in_part_is_told_and_logged(db: &Db) {
+        if db.one_writer() {
+            return; // A transaction has all permits.
+        }
+        let one = db.rowlock().await;
+        let of = one.semaphore("s", 2).ttl(LONG);
+        let held = [of.acquire().await.unwrap(), of.acquire().await.unwrap()];
+        let hasty = Rowlock::builder().operation_timeout(Duration::from_secs(3));
+        let rowlock = hasty.connect(&db.url).await.unwrap();
+        let server = Server::of(of_ann(&rowlock).router()).await;
+        let mut browser = server.browser();
+        let form = browser.open("/act/free?name=s").await.form();
+        let mut tx = db.begin().await;
+        tx.pin(&held[0]).await.unwrap();
+        let [reason, then] = ["one of two", "the other one"].map(|reason| format!("{reason}, {}", db.name()));
+        let page = do_it(&mut browser, &form, &reason).await;
+        page.says(409, "Not all of it was done");
+        let [first, second] = [&held[0], &held[1]].map(|held| format!("under fence {}", held.fence()));
+        page.says(409, &second);
+        let losers = page.text("main ul");
+        assert!(losers.contains(&first) && !losers.contains(&second), "{losers}");
+        let lines = log::with(&reason);
+        let line = lines.iter().find(|line| line.contains("WARN")).unwrap();
+        assert!(line.contains(&format!("had it {second}")), "{line}");
+        tx.commit().await.unwrap();
+        let form = page.form();
+        let done = do_it(&mut browser, &form, &then).await;
+        assert_eq!(done.status, 303, "{}", done.html);
+        let lines = log::with(&then);
+        assert!(lines[1].contains(&format!("had it {first}")), "{lines:?}");
     }
 
     async fn a_quarantine_begins_and_ends(db: &Db) {
@@ -177,62 +240,5 @@ on_every_engine! {
         let done = do_it(&mut browser, &page.form(), "nothing was forgotten").await;
         browser.follow(&done).await.says(200, "The quarantine was ended.");
         assert_eq!(rowlock.admin().quarantine_left().await.unwrap(), None);
-    }
-}
-
-over_a_socket! {
-    async fn an_action_needs_a_reason_and_a_second_answer() {
-        let (server, rowlock, _db) = console(|console| console).await;
-        let held = rowlock.lock("a").acquire().await.unwrap();
-        let mut browser = server.browser();
-        let form = browser.open("/act/free?name=a").await.form();
-        for reason in ["", "  \n", &"x".repeat(501)] {
-            let form = form.with("reason", reason).with("sure", "yes");
-            browser.submit(&form).await.says(422, "Give a reason");
-        }
-        browser.submit(&form.with("reason", "a reason")).await.says(200, "Are you sure?");
-        assert!(held.is_held());
-    }
-
-    /// Between the page and the answer, the lock has another holder.
-    async fn another_holder_than_the_one_that_was_shown_loses_nothing() {
-        let (server, rowlock, _db) = console(|console| console).await;
-        let first = rowlock.lock("a").acquire().await.unwrap();
-        let mut browser = server.browser();
-        let form = browser.open("/act/free?name=a").await.form().with("reason", "it hangs");
-        let sure = browser.submit(&form).await.form();
-        first.release().await.unwrap();
-        let second = rowlock.lock("a").acquire().await.unwrap();
-        let page = browser.submit(&sure).await;
-        page.says(409, "It has changed since this page was made");
-        page.says(409, &format!("under fence {}", second.fence()));
-        assert!(second.is_held());
-        second.release().await.unwrap();
-        browser.submit(&sure).await.says(409, "there is nothing to free");
-    }
-
-    async fn what_the_database_refuses_is_told_and_logged() {
-        let (server, _rowlock, _db) = console(|console| console).await;
-        let mut browser = server.browser();
-        let form = browser.open("/act/quarantine").await.form().with("time", "1000days");
-        let page = do_it(&mut browser, &form, "for far too long").await;
-        page.says(409, "It was not done");
-        let lines = log::with("for far too long");
-        assert!(lines.iter().any(|line| line.contains("WARN") && line.contains("not done")), "{lines:?}");
-    }
-
-    async fn a_log_line_is_one_line() {
-        let (server, rowlock, _db) = console(|console| console).await;
-        let held = rowlock.lock("a\nb \u{1b}[31m").acquire().await.unwrap();
-        let mut browser = server.browser();
-        let locks = browser.open("/locks").await;
-        let page = browser.open(&locks.link("Free it")).await;
-        let form = page.form().with("reason", "first line\r\nsecond line \u{1b}[2J").with("sure", "yes");
-        log::keep();
-        assert_eq!(browser.submit(&form).await.status, 303);
-        assert!(!held.is_held());
-        let lines = log::with("first line");
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].contains("second line") && !lines[0].contains('\u{1b}'), "{lines:?}");
     }
 }

@@ -9,6 +9,7 @@
 //! | who may see it and who may act | `access::*` |
 //! | hosts, origins, form tokens, headers | `access::*` |
 //! | each action shows what it will do, asks once more, needs a reason and is logged | `actions::*` |
+//! | it is done once, to whom was shown, within its bounds | `refused::*` |
 //! | what others have written is text | `hostile::*` |
 //! | no input makes it fail | `fuzz::*` |
 //! | one reader for all who look, none when nobody looks; it outlives the database | `live::*` |
@@ -22,6 +23,7 @@ mod hostile;
 mod live;
 mod log;
 mod pages;
+mod refused;
 mod server;
 mod ways;
 mod wording;

@@ -16,6 +16,15 @@ use crate::store::verbs::row::LockRow;
 /// How many permits one statement frees.
 const TOGETHER: usize = 256;
 
+/// The grants that are freed. `None`: all.
+type Only = Option<Arc<[Uuid]>>;
+
+/// (A damaged row has no grant: nobody loses it.)
+fn is_meant(only: &Only, grant_id: Option<Uuid>) -> bool {
+    let named = only.as_deref().zip(grant_id);
+    named.is_none_or(|(only, id)| only.contains(&id))
+}
+
 impl Admin<'_> {
     /// Releases the lease of `name` by force, and returns it. For administrators. Of a read/write lock or a semaphore
     /// it releases all permits, and returns the one that was granted first. If it cannot free one of them, it frees
@@ -44,41 +53,72 @@ impl Admin<'_> {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        let mut row = self.free(&name).await?;
-        let (kind, permits) = if row.is_none() {
-            self.permits(&name).await?
+        let freed = self.free_all(&name, &None).await?;
+        // A row that cannot be read was freed, too. A lease that had run out had no holder.
+        let first = freed.into_iter().next().filter(LockRow::is_live);
+        Ok(first.and_then(|row| row.info().ok()))
+    }
+
+    /// Releases these grants of `name` by force, and no others; returns those that were held until now. For a person
+    /// who has been [shown](Self::holders) who would lose the name: who has got it since, keeps it. Otherwise it is
+    /// [`force_release`](Self::force_release).
+    ///
+    /// # Errors
+    ///
+    /// An invalid name, or a database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`force_release`](Self::force_release).
+    pub async fn force_release_grants<N>(
+        self,
+        name: N,
+        grants: &[Uuid],
+    ) -> Result<Vec<LockInfo>, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        let name = name.try_into().map_err(Into::into)?;
+        let freed = self.free_all(&name, &Some(grants.into())).await?;
+        let freed = freed.into_iter().filter(LockRow::is_live);
+        Ok(freed.filter_map(|row| row.info().ok()).collect())
+    }
+
+    /// Frees all grants of a name, or those that are named, in the order in which they were granted.
+    async fn free_all(self, name: &Name, only: &Only) -> Result<Vec<LockRow>, Error> {
+        let mut all: Vec<LockRow> = self.free(name, only).await?.into_iter().collect();
+        let (kind, mut permits) = if all.is_empty() {
+            self.permits(name).await?
         } else {
             (Kind::Lock, Vec::new())
         };
+        permits.retain(|permit| is_meant(only, permit.grant_id));
         let mut failed = None;
-        let (freed, in_doubt) = self.free_together(&name, &permits).await;
+        let (freed, in_doubt) = self.free_together(name, &permits).await;
         for permit in permits {
             let is_in = |ids: &HashSet<Uuid>| permit.grant_id.filter(|id| ids.contains(id));
             if is_in(&freed).is_some() {
-                row = row.or(Some(permit));
+                all.push(permit);
                 continue;
             }
             let Some(name) = Name::from_bytes(&permit.name) else {
                 continue;
             };
-            match self.free(&name).await {
-                Ok(Some(freed)) => row = row.or(Some(freed).filter(LockRow::is_live)),
+            match self.free(&name, only).await {
+                Ok(Some(freed)) => all.extend(Some(freed).filter(LockRow::is_live)),
                 // The statement whose answer was lost has freed it.
                 Ok(None) => {
                     if let Some(id) = is_in(&in_doubt) {
                         self.core().holdings.guards.freed(id);
-                        row = row.or(Some(permit));
+                        all.push(permit);
                     }
                 }
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        self.pass_on(&name, kind).await;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        // A row that cannot be read was freed, too. A lease that had run out had no holder.
-        Ok(row.filter(LockRow::is_live).and_then(|row| row.info().ok()))
+        self.pass_on(name, kind).await;
+        failed.map_or(Ok(all), Err)
     }
 
     /// Frees the permits that no transaction has locked, with one statement for each [`TOGETHER`] of them, and returns
@@ -129,13 +169,14 @@ impl Admin<'_> {
         }
     }
 
-    async fn free(self, name: &Name) -> Result<Option<LockRow>, Error> {
+    async fn free(self, name: &Name, only: &Only) -> Result<Option<LockRow>, Error> {
         let head = self.order(name);
-        let (name, core) = (name.clone(), self.core().clone());
+        let (name, core, only) = (name.clone(), self.core().clone(), only.clone());
         let seen = Arc::new(OnceLock::new());
         let free = async move |store: &mut dyn Store| {
             let timeout = core.holdings.settings.operation_timeout;
-            let freed = force_release(store, &name, &seen, timeout).await;
+            let is_meant = |id| is_meant(&only, id);
+            let freed = force_release(store, &name, &seen, is_meant, timeout).await;
             // This client knows it at once, also when its caller has gone: its tasks would take a lease that lingers.
             // The answer may be lost.
             if let Some(grant_id) = freed.as_ref().ok().and_then(|row| row.as_ref()?.grant_id) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Admin;
-use crate::model::bounds::{check_pause, check_why};
+use crate::model::bounds::{check_by, check_pause, check_why};
 use crate::model::{Error, Kind, Name, PauseInfo, Subject};
 use crate::store::verbs::Store;
 use crate::store::verbs::pause::{PauseParams, PauseRow};
@@ -67,18 +67,54 @@ impl Admin<'_> {
         N: TryInto<Name>,
         N::Error: Into<Error>,
     {
-        let name = name.try_into().map_err(Into::into)?;
+        let by = Arc::clone(&self.core().holdings.settings.holder);
+        self.begin_pause(name.try_into().map_err(Into::into)?, time, why, &by)
+            .await
+    }
+
+    /// [`pause`](Self::pause) that says who it is from, `by`: 1 to 200 bytes, for people to read. (Otherwise that is
+    /// the [holder](crate::Builder::holder) of this client.)
+    ///
+    /// # Errors
+    ///
+    /// As for [`pause`](Self::pause); an invalid `by`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`pause`](Self::pause).
+    pub async fn pause_by<N>(
+        self,
+        name: N,
+        time: Option<Duration>,
+        why: &str,
+        by: &str,
+    ) -> Result<PauseInfo, Error>
+    where
+        N: TryInto<Name>,
+        N::Error: Into<Error>,
+    {
+        check_by(by)?;
+        self.begin_pause(name.try_into().map_err(Into::into)?, time, why, by)
+            .await
+    }
+
+    async fn begin_pause(
+        self,
+        name: Name,
+        time: Option<Duration>,
+        why: &str,
+        by: &str,
+    ) -> Result<PauseInfo, Error> {
         time.map_or(Ok(()), check_pause)?;
         check_why(why)?;
         let core = self.core();
-        let settings = &core.holdings.settings;
         let params = PauseParams {
             name: name.clone(),
             time,
-            by: core.alphabet.legible(&settings.holder).await,
+            by: core.alphabet.legible(&Arc::from(by)).await,
             why: core.alphabet.legible(&Arc::from(why)).await,
         };
-        let limit = settings.operation_timeout;
+        let limit = core.holdings.settings.operation_timeout;
         let of = core.clone();
         let begin = async move |store: &mut dyn Store| {
             let begun = store.pause_begin(&params, limit).await;

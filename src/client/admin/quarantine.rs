@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+
 use super::Admin;
 use crate::model::Error;
 use crate::model::bounds::check_quarantine;
@@ -84,7 +86,28 @@ impl Admin<'_> {
     ///
     /// Dropping the future does not stop it: the quarantine may end.
     pub async fn end_quarantine(self) -> Result<bool, Error> {
-        let Some(quarantine) = self.seen("look for a quarantine to end").await? else {
+        self.end_quarantine_if(|_| true).await
+    }
+
+    /// [`end_quarantine`](Self::end_quarantine) for the one that a person has seen, by its
+    /// [end](Self::quarantine_until): one that has begun or was made longer since stays. Returns whether it was still
+    /// the one.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`end_quarantine`](Self::end_quarantine).
+    pub async fn end_quarantine_until(self, until: DateTime<Utc>) -> Result<bool, Error> {
+        self.end_quarantine_if(|id| id == until.timestamp_micros())
+            .await
+    }
+
+    async fn end_quarantine_if(self, is_meant: impl Fn(i64) -> bool) -> Result<bool, Error> {
+        let seen = self.seen("look for a quarantine to end").await?;
+        let Some(quarantine) = seen.filter(|quarantine| is_meant(quarantine.id)) else {
             return Ok(false);
         };
         let head = self.core().lanes.wish(None, "end the quarantine");
@@ -104,6 +127,24 @@ impl Admin<'_> {
     pub async fn quarantine_left(self) -> Result<Option<Duration>, Error> {
         let quarantine = self.seen("look for a quarantine").await?;
         Ok(quarantine.map(|quarantine| quarantine.left))
+    }
+
+    /// When the [quarantine](Self::quarantine) ends, by the database's clock. No two quarantines have the same end.
+    /// `None`: the database is not in quarantine.
+    ///
+    /// # Errors
+    ///
+    /// A database out of reach, or an end out of range.
+    pub async fn quarantine_until(self) -> Result<Option<DateTime<Utc>>, Error> {
+        let quarantine = self.seen("look for a quarantine").await?;
+        let until = quarantine.map(|quarantine| {
+            let until = DateTime::from_timestamp_micros(quarantine.id);
+            until.ok_or_else(|| {
+                let what = "the end of the quarantine is out of range";
+                Error::damaged("rowlock_database", b"", what)
+            })
+        });
+        until.transpose()
     }
 
     async fn seen(self, doing: &'static str) -> Result<Option<Quarantine>, Error> {

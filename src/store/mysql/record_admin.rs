@@ -48,8 +48,9 @@ WHERE scope = ? AND idempotency_key = ? AND attempt = ?
   AND state = 'running' AND open_step IS NOT NULL AND lease_until <= SYSDATE(6)";
 
 const LOCK_UNKNOWN: &str = "
-SELECT CONVERT(open_step USING utf8mb4) FROM rowlock_idempotency
-WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND state = 'unknown'
+SELECT attempt FROM rowlock_idempotency
+WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND open_step = ?
+  AND (state = 'unknown' OR (state = 'running' AND lease_until <= SYSDATE(6)))
 FOR UPDATE SKIP LOCKED";
 
 const RESOLVE: &str = "
@@ -86,7 +87,9 @@ impl RecordAdminStore for MySqlConnection {
         let query = match &params.decision {
             Decision::Unknown => sqlx::query(TO_UNKNOWN),
             Decision::Reset => sqlx::query(RESET).bind(remember).bind(remember),
-            Decision::Resolve(outcome) => return Ok(resolve(self, params, outcome.as_ref()).await?),
+            Decision::Resolve(step, outcome) => {
+                return Ok(resolve(self, params, step, outcome.as_ref()).await?);
+            }
         };
         let mut tx = self.begin().await?;
         let locked: Option<i64> = sqlx::query_scalar(LOCK)
@@ -108,22 +111,24 @@ impl RecordAdminStore for MySqlConnection {
 async fn resolve(
     conn: &mut MySqlConnection,
     params: &DecideParams,
+    step: &str,
     outcome: Option<&Outcome>,
 ) -> Result<bool, sqlx::Error> {
     let (scope, key) = (params.key.scope(), params.key.key());
     let mut tx = conn.begin().await?;
-    let found: Option<(Option<String>,)> = sqlx::query_as(LOCK_UNKNOWN)
+    let found: Option<i64> = sqlx::query_scalar(LOCK_UNKNOWN)
         .bind(scope)
         .bind(key)
         .bind(params.attempt)
+        .bind(step.as_bytes())
         .fetch_optional(&mut *tx)
         .await?;
-    let Some((Some(open_step),)) = found else {
+    if found.is_none() {
         tx.rollback().await?;
         return Ok(false);
-    };
+    }
     if let Some(outcome) = outcome {
-        step::keep(&mut tx, &params.key, &open_step, params.attempt, outcome).await?;
+        step::keep(&mut tx, &params.key, step, params.attempt, outcome).await?;
     }
     let remember = to_micros(params.remember);
     sqlx::query(RESOLVE)

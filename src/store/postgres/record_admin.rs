@@ -40,7 +40,8 @@ WHERE r.scope = o.scope AND r.idempotency_key = o.idempotency_key";
 const RESOLVE: &str = "
 WITH old AS (
     SELECT scope, idempotency_key, attempt, open_step FROM rowlock_idempotency
-    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND state = 'unknown'
+    WHERE scope = $1 AND idempotency_key = $2 AND attempt = $3 AND open_step = $7
+      AND (state = 'unknown' OR (state = 'running' AND lease_until <= clock_timestamp()))
     FOR UPDATE SKIP LOCKED
 ), kept AS (
     INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
@@ -86,7 +87,7 @@ impl RecordAdminStore for PgConnection {
         let (sql, outcome) = match &params.decision {
             Decision::Unknown => (TO_UNKNOWN, None),
             Decision::Reset => (RESET, None),
-            Decision::Resolve(outcome) => (RESOLVE, outcome.as_ref()),
+            Decision::Resolve(_, outcome) => (RESOLVE, outcome.as_ref()),
         };
         let mut query = query(sql)
             .bind(params.key.scope())
@@ -95,10 +96,11 @@ impl RecordAdminStore for PgConnection {
         if !matches!(params.decision, Decision::Unknown) {
             query = query.bind(remember);
         }
-        if matches!(params.decision, Decision::Resolve(_)) {
+        if let Decision::Resolve(step, _) = &params.decision {
             query = query
                 .bind(outcome.map(Outcome::content_type))
-                .bind(outcome.map(Outcome::bytes));
+                .bind(outcome.map(Outcome::bytes))
+                .bind(&**step);
         }
         Ok(query.execute(self).await?.rows_affected() > 0)
     }

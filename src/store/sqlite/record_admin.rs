@@ -41,8 +41,10 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'running'
   AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
 const UNKNOWN: &str = "
-SELECT open_step FROM rowlock_idempotency
-WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND state = 'unknown'";
+SELECT attempt FROM rowlock_idempotency
+WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?3 AND open_step = ?4
+  AND (state = 'unknown'
+       OR (state = 'running' AND lease_until <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))";
 
 const RESOLVE: &str = "
 UPDATE rowlock_idempotency
@@ -80,7 +82,9 @@ impl RecordAdminStore for SqliteConnection {
             let sql = match &params.decision {
                 Decision::Unknown => TO_UNKNOWN,
                 Decision::Reset => RESET,
-                Decision::Resolve(outcome) => return resolve(conn, params, outcome.as_ref()).await,
+                Decision::Resolve(step, outcome) => {
+                    return resolve(conn, params, step, outcome.as_ref()).await;
+                }
             };
             let mut query = sqlx::query(sql).bind(scope).bind(key).bind(params.attempt);
             if matches!(params.decision, Decision::Reset) {
@@ -95,20 +99,22 @@ impl RecordAdminStore for SqliteConnection {
 async fn resolve(
     conn: &mut SqliteConnection,
     params: &DecideParams,
+    step: &str,
     outcome: Option<&Outcome>,
 ) -> Result<bool, sqlx::Error> {
     let (scope, key) = (params.key.scope(), params.key.key());
-    let found: Option<(Option<String>,)> = sqlx::query_as(UNKNOWN)
+    let found: Option<i64> = sqlx::query_scalar(UNKNOWN)
         .bind(scope)
         .bind(key)
         .bind(params.attempt)
+        .bind(step)
         .fetch_optional(&mut *conn)
         .await?;
-    let Some((Some(open_step),)) = found else {
+    if found.is_none() {
         return Ok(false);
-    };
+    }
     if let Some(outcome) = outcome {
-        step::keep(conn, &params.key, &open_step, params.attempt, outcome).await?;
+        step::keep(conn, &params.key, step, params.attempt, outcome).await?;
     }
     let resolve = sqlx::query(RESOLVE)
         .bind(scope)
@@ -141,8 +147,8 @@ mod tests {
         for decision in [
             Decision::Unknown,
             Decision::Reset,
-            Decision::Resolve(None),
-            Decision::Resolve(Some(happened)),
+            Decision::Resolve("charge".into(), None),
+            Decision::Resolve("charge".into(), Some(happened)),
         ] {
             let params = DecideParams {
                 key: RecordKey::new("scope", "k").unwrap(),

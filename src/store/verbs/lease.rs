@@ -189,12 +189,13 @@ pub(crate) trait LeaseStore:
     ) -> Result<Option<LockRow>, Fault>;
 }
 
-/// Frees a name from the grant that the first sending has seen: one that waits, or is sent again, must not free the
-/// next holder.
+/// Frees a name from the grant that the first sending has seen, if that one is meant: a sending that waits, or is sent
+/// again, must not free the next holder.
 pub(crate) async fn force_release(
     store: &mut dyn Store,
     name: &Name,
     seen: &OnceLock<Option<Uuid>>,
+    is_meant: impl Fn(Option<Uuid>) -> bool,
     limit: Duration,
 ) -> Result<Option<LockRow>, Fault> {
     if seen.get().is_none() {
@@ -202,6 +203,9 @@ pub(crate) async fn force_release(
         let _ = seen.set(row.and_then(|row| row.grant_id));
     }
     let seen = seen.get().copied().flatten();
+    if !is_meant(seen) {
+        return Ok(None);
+    }
     store.lease_force_release(name, seen, limit).await
 }
 

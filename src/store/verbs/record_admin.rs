@@ -2,6 +2,7 @@
 //!
 //! These verbs follow the rules of those for [records](super::record).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,8 +49,9 @@ pub(crate) struct DecideParams {
 pub(crate) enum Decision {
     /// Running, past its lease and with an open step: becomes unknown.
     Unknown,
-    /// Unknown: the open step happened with this result, or (`None`) did not happen. The key becomes free.
-    Resolve(Option<Outcome>),
+    /// Unknown, or running as above, with this open step: it happened with this result, or (`None`) did not happen.
+    /// The key becomes free.
+    Resolve(Arc<str>, Option<Outcome>),
     /// Running past its lease, or free: becomes free, and no attempt counts against it. (With an open step, it becomes
     /// unknown.)
     Reset,
