@@ -46,7 +46,11 @@ pub(crate) async fn fill(place: &Place) -> Rowlock {
             .await
             .unwrap(),
     );
-    std::mem::forget(shop.rw_lock("catalogue").ttl(LONG).read().await.unwrap());
+    for client in [&shop, &other] {
+        std::mem::forget(client.rw_lock("catalogue").ttl(LONG).read().await.unwrap());
+    }
+    let why = "the supplier sends twice";
+    shop.admin().pause("imports", None, why).await.unwrap();
     for holder in ["worker-1@shop-1", "worker-2@shop-2", "worker-5@shop-2"] {
         let client = place.client(holder).await;
         let lock = client.lock("stock:42").ttl(LONG);
@@ -95,9 +99,9 @@ async fn the_images_of_the_documents_can_be_made() {
     window.click("Log in").await;
     window.shows("you act as Ann").await;
     for (name, page, colours, width, height) in [
-        ("locks", "/locks", "light", 1200, 560),
-        ("lock", "/lock?name=stock:42", "dark", 1000, 620),
-        ("free", "/act/free?name=stock:42", "light", 1000, 560),
+        ("locks", "/locks", "light", 1200, 780),
+        ("lock", "/lock?name=stock:42", "dark", 1200, 720),
+        ("free", "/act/free?name=stock:42", "light", 1200, 600),
     ] {
         window.prefers(colours, width, height).await;
         window.open(page).await;
