@@ -4,7 +4,7 @@ use rowlock::migration_sql;
 
 use crate::{
     Arguments, Command, Failure, USAGE, check, database, documents, idempotency, jobs, out, pause,
-    quarantine, release, show,
+    release, show,
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {

@@ -11,15 +11,12 @@ use crate::{Failure, database, quarantine};
 /// The last run of each job, or the last runs of one.
 pub(crate) async fn jobs(url: &str, name: Option<Name>, json: bool) -> Result<u8, Failure> {
     let rowlock = database::find(url).await?;
-    let (runs, none) = match name {
-        Some(name) => {
-            let none = format!("no run of a job {name:?} is known: `rowlock jobs` lists all jobs");
-            (rowlock.admin().runs_of(name).await?, none)
-        }
-        None => {
-            let none = "no job has run (`rowlock run NAME --at-least-for 50s -- CMD` runs one)";
-            (rowlock.admin().runs().await?, none.into())
-        }
+    let (runs, none) = if let Some(name) = name {
+        let none = format!("no run of a job {name:?} is known: `rowlock jobs` lists all jobs");
+        (rowlock.admin().runs_of(name).await?, none)
+    } else {
+        let none = "no job has run (`rowlock run NAME --at-least-for 50s -- CMD` runs one)";
+        (rowlock.admin().runs().await?, none.into())
     };
     print_runs(&runs, json, &none)?;
     if !json {

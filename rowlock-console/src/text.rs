@@ -61,7 +61,7 @@ pub(crate) fn bytes(bytes: &[u8]) -> Markup {
 }
 
 /// The bytes that [`part`] needs.
-pub(crate) const PART: u32 = 4 * SHOWN as u32;
+pub(crate) const PART: u32 = 16_384;
 
 /// [`bytes`] of which only the first ones are there, of `size`.
 pub(crate) fn part(bytes: &[u8], size: usize) -> Markup {

@@ -76,7 +76,7 @@ fn form(page: &str) -> (String, String) {
             input.split('"').next().unwrap(),
             between(input, "value=\"", "\""),
         );
-        hidden += &format!("{name}={value}&");
+        hidden.extend([name, "=", value, "&"]);
     }
     (format!("POST {}", form.split('"').next().unwrap()), hidden)
 }

@@ -177,7 +177,7 @@ over_a_socket! {
             ("/sessions", 1),
             ("/jobs", 1),
             ("/lock?name=a", 4),
-            ("/overview", 7),
+            ("/overview", 8),
         ] {
             let mut eye = Eye::at(server.address, page).await;
             // The first frame reads the runs of the job, too.
@@ -290,9 +290,12 @@ over_a_socket! {
         let may_look = Arc::new(AtomicBool::new(true));
         let access = {
             let may_look = Arc::clone(&may_look);
-            move |_: &Parts| match may_look.load(Ordering::Relaxed) {
-                true => Access::Read,
-                false => Access::None,
+            move |_: &Parts| {
+                if may_look.load(Ordering::Relaxed) {
+                    Access::Read
+                } else {
+                    Access::None
+                }
             }
         };
         let console = Console::new(&rowlock, access).token(TOKEN);
