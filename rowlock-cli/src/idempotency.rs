@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use crate::out::say;
+use crate::out::{print_json, say};
 use crate::record_words::record;
 use crate::records::{arguments_for, list, print_list, print_one, whole};
 use crate::reset::Reset;
-use crate::{ABSENT, FAILED, Failure, USAGE, database, show};
+use crate::{ABSENT, FAILED, Failure, USAGE, database};
 use rowlock::{
     Cleaned, Error, Idempotency, Outcome, RecordError, RecordFilter, RecordKey, RecordState,
     Resolution, Rowlock, Scope,
@@ -183,7 +183,7 @@ async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Resu
         .await?;
     let code = if found.is_some() { 0 } else { ABSENT };
     match found {
-        _ if json => show::print_json(&found.map(|info| whole(&info, &steps)))?,
+        _ if json => print_json(&found.map(|info| whole(&info, &steps)))?,
         Some(info) => print_one(&info, &steps, url)?,
         None => say!("{}", Error::Record(RecordError::Missing { record }))?,
     }

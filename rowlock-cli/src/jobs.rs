@@ -4,8 +4,8 @@ use comfy_table::{Table, presets};
 use rowlock::{Name, RunInfo};
 use serde::Serialize;
 
-use crate::out::say;
-use crate::show::{for_people, milliseconds, print_json, rfc3339};
+use crate::out::{milliseconds, print_json, say};
+use crate::show::{for_people, rfc3339};
 use crate::{Failure, database, quarantine};
 
 /// The last run of each job, or the last runs of one.

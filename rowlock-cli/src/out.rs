@@ -5,6 +5,8 @@ use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::{FAILED, Failure};
 
 /// Prints a line on standard output.
@@ -41,4 +43,17 @@ pub(crate) fn span(of: Duration) -> String {
         return "0s".into();
     }
     format!("{of:?}")
+}
+
+/// For JSON.
+pub(crate) fn milliseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    // Strings and numbers only: serialising cannot fail.
+    say!(
+        "{}",
+        serde_json::to_string_pretty(value).unwrap_or_default()
+    )
 }

@@ -7,8 +7,7 @@ use clap::Args;
 use rowlock::Rowlock;
 use serde_json::json;
 
-use crate::out::{say, tell};
-use crate::show::{milliseconds, print_json};
+use crate::out::{milliseconds, print_json, say, tell};
 use crate::{Failure, database, duration};
 
 #[derive(Debug, Args)]

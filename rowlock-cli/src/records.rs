@@ -7,8 +7,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use crate::out::{print, say};
-use crate::{Failure, database, show};
+use crate::out::{print, print_json, say};
+use crate::{Failure, database};
 use rowlock::{Idempotency, Outcome, RecordFilter, RecordInfo, RecordKey, RecordState, StepInfo};
 
 /// The most bytes of an outcome that are printed for people.
@@ -121,7 +121,7 @@ pub(crate) async fn list(
 
 pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result<(), Failure> {
     if json {
-        return show::print_json(&infos.iter().map(brief).collect::<Vec<_>>());
+        return print_json(&infos.iter().map(brief).collect::<Vec<_>>());
     }
     if infos.is_empty() {
         return say!("there are no such records");

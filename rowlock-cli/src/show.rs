@@ -8,7 +8,7 @@ use comfy_table::{Table, presets};
 use rowlock::{Kind, LockInfo, Mode, Name, NameInfo, PauseInfo, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
-use crate::out::{print, say, span};
+use crate::out::{print, print_json, say, span};
 use crate::{ABSENT, Failure, database, pause, quarantine};
 
 /// A grant in JSON: times are RFC 3339, in UTC.
@@ -122,10 +122,6 @@ pub(crate) fn for_people(at: DateTime<Utc>) -> String {
     at.format("%F %T UTC").to_string()
 }
 
-pub(crate) fn milliseconds(of: Duration) -> u64 {
-    u64::try_from(of.as_millis()).unwrap_or(u64::MAX)
-}
-
 impl<'a> From<&'a LockInfo> for JsonHolder<'a> {
     fn from(held: &'a LockInfo) -> Self {
         let (weight, capacity) = match held.mode {
@@ -168,14 +164,6 @@ pub(crate) fn listed<'a>(names: &'a [NameInfo], waiters: &'a [WaiterInfo]) -> Ve
         pause: info.pause.as_ref().map(Into::into),
     });
     listed.collect()
-}
-
-pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    // Strings and numbers only: serialising cannot fail.
-    say!(
-        "{}",
-        serde_json::to_string_pretty(value).unwrap_or_default()
-    )
 }
 
 fn table(locks: &[LockInfo]) -> Table {

@@ -10,21 +10,18 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
     X_FRAME_OPTIONS,
 };
 use http::request::Parts;
-use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::time::timeout;
 
 use crate::layout::refusal;
 use crate::login::to_log_in;
+use crate::origin::{authority, is_part_of_another_page};
 use crate::viewer::Viewer;
 use crate::{Access, Shared, Visitor};
-
-/// Says where a request comes from.
-const SITE: &str = "sec-fetch-site";
 
 /// Nothing inline, nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -96,24 +93,6 @@ impl Shared {
     }
 }
 
-/// The host that the request is for.
-fn authority(parts: &Parts) -> Option<Authority> {
-    if let Some(authority) = parts.uri.authority() {
-        return Some(authority.clone());
-    }
-    let mut hosts = parts.headers.get_all(HOST).iter();
-    let host = hosts.next().filter(|_| hosts.next().is_none())?;
-    Authority::try_from(host.as_bytes()).ok()
-}
-
-/// Whether a page of another site asks, for something else than a page in a window of its own: for an image, a frame,
-/// or the answer to a script. All browsers say so (Fetch Metadata). Each answer would cost statements.
-fn is_part_of_another_page(parts: &Parts) -> bool {
-    let header = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
-    let is_foreign = matches!(header("sec-fetch-site"), Some(b"cross-site" | b"same-site"));
-    is_foreign && header("sec-fetch-dest") != Some(b"document")
-}
-
 /// Lets those through who may see the console.
 pub(crate) async fn admit(
     State(shared): State<Arc<Shared>>,
@@ -157,27 +136,6 @@ impl Shared {
         };
         Ok(())
     }
-}
-
-/// Whether a link on another site led here, as far as the browser says.
-pub(crate) fn is_from_another_site(parts: &Parts) -> bool {
-    let site = parts.headers.get(SITE);
-    site.is_some_and(|site| matches!(site.as_bytes(), b"cross-site" | b"same-site"))
-}
-
-/// Whether a form was sent from a page of this console. A browser says where a form comes from, in one of two headers.
-/// (Under this console's Referrer-Policy, `Origin` is `null` for its own forms.)
-pub(crate) fn is_of_this_site(parts: &Parts) -> bool {
-    if let Some(site) = parts.headers.get(SITE) {
-        return site.as_bytes() == b"same-origin";
-    }
-    let Some(origin) = parts.headers.get(ORIGIN) else {
-        return true;
-    };
-    let origin = origin.to_str().unwrap_or_default();
-    let of = origin.split_once("://").map(|(_, authority)| authority);
-    let host = authority(parts);
-    origin == "null" || of.is_some_and(|of| host.is_some_and(|host| host.as_str() == of))
 }
 
 pub(crate) async fn not_found(Extension(viewer): Extension<Viewer>) -> Response {

@@ -6,7 +6,6 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
-use http::header::SET_COOKIE;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
@@ -14,9 +13,10 @@ use maud::{Markup, html};
 
 use crate::Shared;
 use crate::fields::{Fields, query};
-use crate::gate::{is_from_another_site, is_of_this_site};
-use crate::layout::{Title, answer, page, page_with, refusal};
-use crate::session::{random, set_cookie};
+use crate::form_guard::{seed, with_cookies};
+use crate::layout::{Title, answer, page, page_with};
+use crate::origin::is_from_another_site;
+use crate::session::set_cookie;
 use crate::view::way;
 use crate::viewer::Viewer;
 
@@ -165,49 +165,4 @@ pub(crate) async fn end(
     let cookie = set_cookie(&parts, &viewer.base, &viewer.cookies.login, "");
     let to = Redirect::to(&viewer.href("/")).into_response();
     with_cookies(to, Some(cookie))
-}
-
-/// The viewer of a page with a form has a cookie for its token. Returns the header that sets a new one.
-pub(crate) fn seed(parts: &Parts, viewer: &mut Viewer) -> Option<String> {
-    if !viewer.seed.is_empty() {
-        return None;
-    }
-    viewer.seed = random();
-    let name = &viewer.cookies.forms;
-    Some(set_cookie(parts, &viewer.base, name, &viewer.seed))
-}
-
-pub(crate) fn with_cookies(mut response: Response, cookie: Option<String>) -> Response {
-    if let Some(cookie) = cookie.and_then(|cookie| cookie.try_into().ok()) {
-        response.headers_mut().append(SET_COOKIE, cookie);
-    }
-    response
-}
-
-impl Shared {
-    /// The token of a form.
-    pub(crate) fn hidden(&self, viewer: &Viewer, who: &str) -> Markup {
-        let token = self.seal.token(&viewer.seed, &viewer.session, who);
-        html! { input type="hidden" name="form" value=(token); }
-    }
-
-    /// The refusal of a form that does not come from this console, or not from this person.
-    pub(crate) fn refused(
-        &self,
-        parts: &Parts,
-        viewer: &Viewer,
-        who: &str,
-        fields: &Fields,
-    ) -> Option<Response> {
-        let token = fields.get("form");
-        let is_token = self
-            .seal
-            .is_token(token, &viewer.seed, &viewer.session, who);
-        if is_of_this_site(parts) && is_token {
-            return None;
-        }
-        let why = "This form does not come from this console, or it is too old. Open its page again. Nothing was \
-                   done.";
-        Some(refusal(viewer, StatusCode::FORBIDDEN, why))
-    }
 }

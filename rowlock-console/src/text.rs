@@ -82,8 +82,9 @@ pub(crate) fn part(bytes: &[u8], size: usize) -> Markup {
     }
 }
 
-/// What has no picture of its own: all that is neither a letter, a mark, a number, punctuation nor a symbol, except the
-/// space; what Unicode lets a font leave out (UAX #44, `Default_Ignorable_Code_Point`); and symbols that are blank.
+/// What has no picture of its own: all that is neither a letter, a mark, a number, punctuation nor a symbol, except
+/// the space; what Unicode lets a font leave out (UAX #44, `Default_Ignorable_Code_Point`); and symbols that are
+/// blank.
 fn is_hidden(c: char) -> bool {
     if matches!(c, ' '..='~') {
         return false;

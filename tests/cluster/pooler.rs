@@ -339,12 +339,8 @@ async fn waiters_are_granted_in_order_without_notifications() {
     let other = clients[1].rw_lock("catalog");
     let reader = tokio::spawn(async move { other.read().await });
     eventually("a reader waits", async || {
-        !clients[2]
-            .admin()
-            .queue("catalog")
-            .await
-            .unwrap()
-            .is_empty()
+        let queue = clients[2].admin().queue("catalog").await;
+        !queue.unwrap().is_empty()
     })
     .await;
     release(&writer).await;

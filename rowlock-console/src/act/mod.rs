@@ -23,8 +23,8 @@ use http::{HeaderValue, StatusCode};
 use maud::{Markup, html};
 
 use crate::fields::Fields;
+use crate::form_guard::{seed, with_cookies};
 use crate::layout::{Title, answer, refusal};
-use crate::login::{seed, with_cookies};
 use crate::text::text;
 use crate::viewer::{Viewer, last_segment};
 use crate::{Shared, layout};

@@ -49,8 +49,8 @@ pub(crate) fn hold(name: &Name, fence: i64) -> Span {
     )
 }
 
-/// An attempt for a key, until it ends. Scope and key stay out of it: traces often go to another company, and the scope
-/// may say whose request it is.
+/// An attempt for a key, until it ends. Scope and key stay out of it: traces often go to another company, and the
+/// scope may say whose request it is.
 pub(crate) fn attempt(attempt: i64) -> Span {
     info_span!(
         target: TARGET,

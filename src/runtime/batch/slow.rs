@@ -1,9 +1,9 @@
 //! Slow operations: operations that may take long. Each runs on a connection of its own.
 //!
-//! A forced release, a pause and its end wait for the transaction that has the row locked. A list and a cleaning read a
-//! whole table, and the end of a session frees all its locks. On a lane they would delay other jobs; on the connection
-//! for looks they would delay open transactions. Each slow operation also has a thread while it runs, because a list of
-//! many rows is work for this process too.
+//! A forced release, a pause and its end wait for the transaction that has the row locked. A list and a cleaning read
+//! a whole table, and the end of a session frees all its locks. On a lane they would delay other jobs; on the
+//! connection for looks they would delay open transactions. Each slow operation also has a thread while it runs,
+//! because a list of many rows is work for this process too.
 
 use std::sync::Arc;
 use std::time::Duration;
