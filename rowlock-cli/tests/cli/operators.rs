@@ -126,7 +126,10 @@ async fn what_is_listed_can_be_pasted_into_show() {
 #[test]
 fn ls_and_show_leave_out_no_holder_and_no_waiter() {
     let shell = Shell::new();
-    assert_eq!(code(&shell.run(&["set-capacity", "s", "200"])), 0);
+    assert_eq!(
+        code(&shell.run(&["run", "s", "--permits", "1/200", "--", "true"])),
+        0
+    );
     shell.sql(
         "INSERT INTO rowlock_session (id, holder, opened_at, expires_at)
          VALUES (x'01010101010101010101010101010101', 'client', 0, 9000000000000000);

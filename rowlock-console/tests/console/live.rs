@@ -176,7 +176,7 @@ over_a_socket! {
             ("/locks", 1),
             ("/sessions", 1),
             ("/jobs", 1),
-            ("/lock?name=a", 4),
+            ("/lock?name=a", 3),
             ("/overview", 8),
         ] {
             let mut eye = Eye::at(server.address, page).await;

@@ -28,12 +28,12 @@ WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND attempt = ?4 A
 
 /// A second sending changes nothing.
 const STEP_KEEP: &str = "
-INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, substr(outcome, 1, ?3), length(outcome), done_at)
+INSERT INTO rowlock_idempotency_step (scope, idempotency_key, step, attempt, content_type, outcome, done_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 ON CONFLICT DO NOTHING";
 
 const STEPS: &str = "
-SELECT step, attempt, content_type, outcome, done_at
+SELECT step, attempt, content_type, substr(outcome, 1, ?3), length(outcome), done_at
 FROM rowlock_idempotency_step
 WHERE scope = ?1 AND idempotency_key = ?2
 ORDER BY done_at, step";
