@@ -97,7 +97,8 @@ async fn a_name_that_a_transaction_keeps_does_not_stop_the_console() {
         let (to, hidden) = form(&page);
         let sure = whole(console.ask(&to, &cookie, &format!("{hidden}reason=x")));
         let (to, hidden) = form(&sure);
-        let free = console.ask(&to, &cookie, &format!("{hidden}sure=yes"));
+        let word = between(&sure, "name=\"sure\" value=\"", "\"");
+        let free = console.ask(&to, &cookie, &format!("{hidden}sure={word}"));
         eventually("it waits for the row", async || db.waiting().await > 0).await;
         let locks = console.get("/locks", "");
         assert!(locks.contains("kept"), "{locks}");

@@ -81,6 +81,14 @@ impl Browser {
         self.send(request).await
     }
 
+    /// Forgets who it is.
+    pub(crate) fn log_out(&mut self) {
+        let before = self.cookies.len();
+        self.cookies
+            .retain(|name, _| !name.starts_with("rowlock_console_login_"));
+        assert!(self.cookies.len() < before, "it was logged in");
+    }
+
     /// The page is there.
     pub(crate) async fn open(&mut self, path: &str) -> Page {
         let page = self.get(path).await;

@@ -138,7 +138,7 @@ over_a_socket! {
         // From another site, the browser sends no cookie: its next request, from this page, has it.
         let mut stranger = Browser::at(browser.address);
         let request = stranger.request(Method::GET, &login).header("sec-fetch-site", "cross-site");
-        let page = stranger.send(request).await;
+        let page = stranger.send(request.header("sec-fetch-dest", "document")).await;
         let refresh = page.values("meta[http-equiv=refresh]", "content");
         assert_eq!(refresh, [format!("0; url={login}")]);
         let request = stranger.request(Method::GET, &login).header("sec-fetch-site", "same-origin");
@@ -160,11 +160,11 @@ over_a_socket! {
             let page = browser.submit(&form.with("name", "Ann").with("token", TOKEN)).await;
             let expected = if to == own { "/shop/lock?name=a" } else { "/shop" };
             assert_eq!(location(&page), expected, "{to}");
-            browser.cookies.remove("rowlock_console");
+            browser.log_out();
             // The form may say something else than its page did.
             let page = browser.submit(&form.with("to", to).with("name", "Ann").with("token", TOKEN)).await;
             assert_eq!(location(&page), expected, "{to}");
-            browser.cookies.remove("rowlock_console");
+            browser.log_out();
         }
         // What is in the query stays in the query.
         let form = browser.open("/shop/login?to=/locks?prefix=%250d%250a//evil%2523%3d").await.form();
