@@ -9,7 +9,8 @@ use rowlock_test::{eventually, release};
 use sqlx::MySqlPool;
 use sqlx::mysql::MySqlPoolOptions;
 
-use crate::galera::{Cluster, number};
+use crate::cluster::Cluster;
+use crate::galera::number;
 use crate::gate::Gate;
 use crate::trial;
 

@@ -1,17 +1,17 @@
 //! Galera: what is committed through one node is certified against what the others commit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rowlock::{Error, Rowlock};
-use rowlock_test::{Own, eventually, loss, renewed, take, with_database};
+use rowlock_test::{eventually, loss, renewed, take};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::cluster::Cluster;
 use crate::trial;
 
 /// The concurrent first starts, three through each node.
@@ -38,74 +38,6 @@ pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
     ]
 }
 
-/// Three nodes.
-pub(crate) struct Cluster {
-    urls: Vec<String>,
-    _own: Option<Own>,
-}
-
-impl Cluster {
-    pub(crate) fn start() -> Self {
-        if let Ok(urls) = std::env::var("ROWLOCK_TEST_GALERA_URLS") {
-            let urls: Vec<String> = urls.split(',').map(str::to_owned).collect();
-            assert_eq!(urls.len(), 3, "a URL for each of three nodes");
-            return Self { urls, _own: None };
-        }
-        let own = Own::start("galera", &[]);
-        Self {
-            urls: own.url.lines().map(str::to_owned).collect(),
-            _own: Some(own),
-        }
-    }
-
-    /// An empty database on all nodes.
-    pub(crate) async fn database(&self) -> Database {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("rl_{}_{count}", std::process::id());
-        let mut admin = MySqlConnection::connect(&self.urls[0]).await.unwrap();
-        let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
-        sqlx::raw_sql(create).execute(&mut admin).await.unwrap();
-        let urls = self.urls.iter().map(|url| with_database(url, &name));
-        let urls: Vec<String> = urls.collect();
-        for url in &urls {
-            eventually("the database is on every node", || async {
-                MySqlConnection::connect(url).await.is_ok()
-            })
-            .await;
-        }
-        Database { name, urls, admin }
-    }
-}
-
-pub(crate) struct Database {
-    name: String,
-    urls: Vec<String>,
-    admin: MySqlConnection,
-}
-
-impl Database {
-    /// A client and a pool of the application at a node.
-    pub(crate) async fn at(&self, node: usize) -> (Rowlock, MySqlPool) {
-        let url = self.url(node);
-        // What others have made may come a little later.
-        (
-            Rowlock::connect(url).await.unwrap(),
-            MySqlPool::connect(url).await.unwrap(),
-        )
-    }
-
-    /// The database at a node.
-    pub(crate) fn url(&self, node: usize) -> &str {
-        &self.urls[node]
-    }
-
-    pub(crate) async fn remove(mut self) {
-        let drop = AssertSqlSafe(format!("DROP DATABASE {}", self.name));
-        sqlx::raw_sql(drop).execute(&mut self.admin).await.unwrap();
-    }
-}
-
 pub(crate) async fn number(pool: &MySqlPool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
 }
@@ -119,7 +51,7 @@ async fn first_starts(cluster: Arc<Cluster>) {
         let start = Arc::new(tokio::sync::Barrier::new(STARTS));
         let mut clients = JoinSet::new();
         for number in 0..STARTS {
-            let (url, start) = (db.urls[number % 3].clone(), Arc::clone(&start));
+            let (url, start) = (db.url(number % 3).to_owned(), Arc::clone(&start));
             clients.spawn(async move {
                 start.wait().await;
                 Rowlock::connect(&url).await
@@ -327,8 +259,8 @@ async fn balancer(urls: &[String]) -> u16 {
 /// What one connection of a client has committed, the next one finds.
 async fn balanced(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
-    let port = balancer(&db.urls).await;
-    let url = format!("mysql://app:pw@127.0.0.1:{port}/{}", db.name);
+    let port = balancer(db.urls()).await;
+    let url = format!("mysql://app:pw@127.0.0.1:{port}/{}", db.name());
     let rowlock = Rowlock::connect(&url).await.unwrap();
     let renewed = take(&rowlock, "renewed", Duration::from_secs(2)).await;
     for round in 0..100 {
@@ -344,31 +276,45 @@ async fn balanced(cluster: Arc<Cluster>) {
     db.remove().await;
 }
 
+/// Isolates a node, or ends that. A node may cut its connections when it loses its cluster, and then takes those only
+/// that ask for no database.
+async fn isolate(node: &str, word: u8) {
+    let (server, _) = node.rsplit_once('/').unwrap();
+    let set = format!("SET GLOBAL wsrep_provider_options = 'gmcast.isolate = {word}'");
+    eventually("the node is told", async || {
+        let Ok(mut conn) = MySqlConnection::connect(server).await else {
+            return false;
+        };
+        let set = sqlx::raw_sql(AssertSqlSafe(set.clone()));
+        set.execute(&mut conn).await.is_ok()
+    })
+    .await;
+}
+
+/// It still thinks that it is in, for some seconds.
+async fn is_alone(node: &str) -> bool {
+    let (server, _) = node.rsplit_once('/').unwrap();
+    let Ok(mut conn) = MySqlConnection::connect(server).await else {
+        return false;
+    };
+    let status = "SELECT COUNT(*) FROM information_schema.global_status \
+                  WHERE variable_name = 'wsrep_cluster_status' AND variable_value = 'non-Primary'";
+    let alone = sqlx::query_scalar::<_, i64>(status).fetch_one(&mut conn);
+    alone.await.is_ok_and(|alone| alone == 1)
+}
+
 /// What it says is a broken connection, not a refusal: operations go on when it is back.
 async fn isolated(cluster: Arc<Cluster>) {
     let db = cluster.database().await;
-    let (rowlock, pool) = db.at(2).await;
+    let (rowlock, _) = db.at(2).await;
     let timeout = Duration::from_secs(2);
     let short = Rowlock::builder().operation_timeout(timeout);
-    let short = short.connect(&db.urls[2]).await.unwrap();
+    let short = short.connect(db.url(2)).await.unwrap();
     let held = take(&rowlock, "a", Duration::from_mins(1)).await;
-    let isolate = "SET GLOBAL wsrep_provider_options = 'gmcast.isolate = 1'";
-    sqlx::raw_sql(isolate).execute(&pool).await.unwrap();
-    let status = "SELECT COUNT(*) FROM information_schema.global_status \
-                  WHERE variable_name = 'wsrep_cluster_status' AND variable_value = 'non-Primary'";
-    // The node still thinks that it is in, for some seconds.
-    while number(&pool, status).await == 0 {
-        tokio::task::yield_now().await;
-    }
-    let error = short.lock("b").try_acquire().await.unwrap_err();
-    println!("a node without its cluster: {error}");
-    assert!(
-        matches!(
-            error,
-            Error::Unreachable { .. } | Error::OutcomeUnknown { .. }
-        ),
-        "{error:?}"
-    );
+    isolate(db.url(2), 1).await;
+    let alone = async || is_alone(db.url(2)).await;
+    eventually("the node knows that it is alone", alone).await;
+    let refused = short.lock("b").try_acquire().await;
     let waiting = tokio::spawn({
         let rowlock = rowlock.clone();
         async move {
@@ -381,8 +327,16 @@ async fn isolated(cluster: Arc<Cluster>) {
             }
         }
     });
-    let back = "SET GLOBAL wsrep_provider_options = 'gmcast.isolate = 0'";
-    sqlx::raw_sql(back).execute(&pool).await.unwrap();
+    isolate(db.url(2), 0).await;
+    let error = refused.unwrap_err();
+    println!("a node without its cluster: {error}");
+    assert!(
+        matches!(
+            error,
+            Error::Unreachable { .. } | Error::OutcomeUnknown { .. }
+        ),
+        "{error:?}"
+    );
     let granted = waiting.await.unwrap();
     let _ = loss(granted.release().await);
     let _ = loss(held.release().await);

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod aborts;
+mod cluster;
 mod galera;
 mod gate;
 mod permits;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rowlock_test::patience;
 
-use galera::Cluster;
+use cluster::{Cluster, Watched};
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -45,6 +46,7 @@ fn trial<F: Future<Output = ()>>(
             .enable_all()
             .build();
         let cluster = cluster.expect("it is started for what runs");
+        let _watched = Watched(Arc::clone(&cluster));
         runtime.unwrap().block_on(async {
             let test = body(cluster);
             // An event that never comes.

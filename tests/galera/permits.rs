@@ -9,7 +9,8 @@ use rowlock_test::{eventually, release};
 use sqlx::MySqlPool;
 use tokio::task::JoinSet;
 
-use crate::galera::{Cluster, number};
+use crate::cluster::Cluster;
+use crate::galera::number;
 use crate::trial;
 
 pub(crate) fn trials(cluster: Option<&Arc<Cluster>>) -> Vec<Trial> {
