@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use chrono::Utc;
 use clap::Args;
 use rowlock::{NameFilter, NameInfo, NameState, Rowlock, WaiterInfo};
 
@@ -36,6 +37,8 @@ pub(crate) struct Ls {
 
 /// How often a watched list is read.
 const EVERY: Duration = Duration::from_secs(1);
+
+const NOBODY: &str = "nobody holds a lock";
 
 /// Clears the screen, and goes to its first line (ECMA-48: ED, CUP).
 const CLEAR: &str = "\x1b[2J\x1b[H";
@@ -74,6 +77,19 @@ impl Ls {
             return Err(Failure::Other(message, USAGE));
         }
         Ok(NameFilter::new().prefix(prefix).state(self.state()))
+    }
+
+    /// What an empty list says.
+    fn none(&self) -> String {
+        let none = match self.state() {
+            NameState::Paused => "no name is paused",
+            NameState::Awaited => "nobody waits for a lock",
+            _ => NOBODY,
+        };
+        match &self.pattern {
+            Some(pattern) => format!("{none} (looked for {pattern:?})"),
+            None => none.into(),
+        }
     }
 
     fn state(&self) -> NameState {
@@ -123,7 +139,7 @@ impl Ls {
             count += names.len();
             if self.json {
                 array.print(&show::listed(&names, &waiters))?;
-            } else if !names.is_empty() {
+            } else {
                 print_names(&names, &waiters)?;
             }
             if next.is_none() {
@@ -134,15 +150,7 @@ impl Ls {
         if self.json {
             array.end()?;
         } else if count == 0 {
-            let none = "nobody holds a lock";
-            say!(
-                "{}",
-                if self.paused {
-                    "no name is paused"
-                } else {
-                    none
-                }
-            )?;
+            say!("{}", self.none())?;
         }
         Ok(count)
     }
@@ -153,7 +161,11 @@ impl Ls {
             match self.page(rowlock, filter).await {
                 Ok((names, waiters, next)) => {
                     print(format_args!("{CLEAR}"))?;
+                    if names.is_empty() {
+                        say!("{}", self.none())?;
+                    }
                     print_names(&names, &waiters)?;
+                    say!("({})", Utc::now().format("%H:%M:%S UTC"))?;
                     if next.is_some() {
                         say!("(there are more names: `rowlock ls` without --watch lists all)")?;
                     }
@@ -167,13 +179,16 @@ impl Ls {
 }
 
 fn print_names(names: &[NameInfo], waiters: &[WaiterInfo]) -> Result<(), Failure> {
+    if names.is_empty() {
+        return Ok(());
+    }
     let held: Vec<_> = names.iter().flat_map(|info| info.holders.clone()).collect();
     let paused: Vec<_> = names
         .iter()
         .filter_map(|info| info.pause.as_ref())
         .collect();
     if paused.is_empty() || !held.is_empty() || !waiters.is_empty() {
-        show::print_tables("nobody holds a lock", &held, waiters)?;
+        show::print_tables(NOBODY, &held, waiters)?;
     }
     pause::print(paused)
 }

@@ -118,6 +118,11 @@ impl Hub {
 }
 
 async fn feed(shared: Arc<Shared>, key: Key, frames: watch::Sender<Frame>) {
+    let _ends = Ends {
+        hub: &shared.hub,
+        key: &key,
+        frames: &frames,
+    };
     let mut seconds = interval(EVERY);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (base, view) = &key;
@@ -139,6 +144,23 @@ async fn feed(shared: Arc<Shared>, key: Key, frames: watch::Sender<Frame>) {
                     return;
                 }
             }
+        }
+    }
+}
+
+/// A feed that panics is no longer in the hub: who looks next begins another one.
+struct Ends<'a> {
+    hub: &'a Hub,
+    key: &'a Key,
+    frames: &'a watch::Sender<Frame>,
+}
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let mut feeds = self.hub.lock();
+        let feed = feeds.get(self.key);
+        if feed.is_some_and(|feed| feed.frames.same_channel(self.frames)) {
+            feeds.remove(self.key);
         }
     }
 }
@@ -207,4 +229,35 @@ fn event(frame: &Frame, viewer: &Viewer) -> Option<Event> {
     };
     let data = serde_json::to_string(text).unwrap_or_default();
     Some(Event::default().event(name).data(data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feed_that_ends_leaves_the_hub_and_no_other_does() {
+        let hub = Hub::default();
+        let view = View::parse("sessions", &Fields::default()).unwrap();
+        let key = (String::new(), view);
+        let of = |frames: &watch::Sender<Frame>| Feed {
+            frames: frames.clone(),
+            first: [0; 32],
+        };
+        let ends = |frames| {
+            let (hub, key) = (&hub, &key);
+            drop(Ends { hub, key, frames });
+        };
+        let (frames, mut looks) = watch::channel(Frame::Nothing);
+        let (later, _) = watch::channel(Frame::Nothing);
+        hub.lock().insert(key.clone(), of(&later));
+        ends(&frames);
+        assert_eq!(hub.lock().len(), 1, "another feed of the page");
+        hub.lock().insert(key.clone(), of(&frames));
+        ends(&frames);
+        assert!(hub.lock().is_empty());
+        drop(frames);
+        let ended = futures_util::FutureExt::now_or_never(looks.changed());
+        assert!(ended.is_some_and(|ended| ended.is_err()), "it is told");
+    }
 }

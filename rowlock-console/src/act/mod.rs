@@ -25,7 +25,7 @@ use maud::{Markup, html};
 use crate::fields::Fields;
 use crate::form_guard::{seed, with_cookies};
 use crate::layout::{Title, answer, refusal};
-use crate::text::text;
+use crate::text::{sentence, text};
 use crate::viewer::{Viewer, last_segment};
 use crate::{Shared, layout};
 use action::{Action, Input};
@@ -196,7 +196,8 @@ fn unread(viewer: &Viewer, error: &rowlock::Error) -> Response {
 }
 
 fn unread_because(error: &rowlock::Error) -> String {
-    format!("The database was not read: {error}. Nothing was done.")
+    let error = sentence(&error.to_string());
+    format!("The database was not read: {error} Nothing was done.")
 }
 
 fn titled(viewer: &Viewer, action: &Action, content: &Markup) -> Markup {

@@ -196,13 +196,14 @@ pub(crate) async fn live_waiters_are_listed<P: Place>(place: &P) {
     }
     dead.expire().await;
     let rows = client.conn.list_waiters(&named("a"), 0).await.unwrap();
-    let found: Vec<(&[u8], i64)> = rows
-        .iter()
-        .map(|row| (&row.name[..], row.position))
-        .collect();
-    assert_eq!(found, [(&b"a"[..], 1), (b"a", 3)]);
+    let found = |rows: &[WaiterRow]| -> Vec<(Vec<u8>, i64)> {
+        let place = |row: &WaiterRow| (row.name.clone(), row.position);
+        rows.iter().map(place).collect()
+    };
+    let all = [(b"a".to_vec(), 1), (b"a".to_vec(), 3)];
+    assert_eq!(found(&rows), all);
     let rest = client.conn.list_waiters(&named("a"), 1).await.unwrap();
-    assert_eq!(rest[..], rows[1..], "in their order, after a position");
+    assert_eq!(found(&rest), all[1..], "in their order, after a position");
     for row in &rows {
         assert_eq!((row.session, &*row.holder), (client.session, "client"));
         assert!((0..10_000_000).contains(&row.waited), "{row:?}");
