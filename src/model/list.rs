@@ -90,8 +90,8 @@ pub struct NameInfo {
     /// How many wait for it. (The waiters of a crashed process count until their session has expired and their turn
     /// comes.)
     pub waiters: u32,
-    /// Its holders. On a page of [`Admin::names`](crate::Admin::names) at most 100 of them:
-    /// [`Admin::name`](crate::Admin::name) has all.
+    /// Its holders, in the order of their fences. On a page of [`Admin::names`](crate::Admin::names) at most 100 of
+    /// them: [`Admin::name`](crate::Admin::name) has all.
     pub holders: Vec<LockInfo>,
     /// Its pause, if it is paused.
     pub pause: Option<PauseInfo>,

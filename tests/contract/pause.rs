@@ -92,6 +92,8 @@ on_every_engine! {
             }
             refused(rowlock.multi_lock(["free", "other"]).wait(Duration::ZERO).acquire().await);
         }
+        // (What the last one has got of it comes back in the background.)
+        eventually("nobody has it", async || ops.inspect("other").await.unwrap().is_none()).await;
         release(&take(&two, "other", TTL).await).await;
         for name in ["free", "expired", "never used"] {
             resume(&ops, name).await;
@@ -318,7 +320,8 @@ on_every_engine! {
         let permit = two.semaphore("s", 1);
         let permit = tokio::spawn(async move { permit.acquire().await });
         let after = two.lock("a").wait(TTL).acquire().await.unwrap();
-        assert_eq!(paused(&one).await, [], "it was granted after the end");
+        let is_paused = paused(&one).await.iter().any(|pause| pause.name.to_string() == "a");
+        assert!(!is_paused, "it was granted after the end");
         assert!(after.fence() > before.fence());
         assert!(permit.await.unwrap().unwrap().is_held());
         assert!(!ops.admin().resume("a").await.unwrap());

@@ -246,6 +246,10 @@ fn grouped(rows: Vec<LockRow>) -> Result<Vec<NameInfo>, Error> {
             last.holders.push(held);
         }
     }
+    // (The rows of permits are in the order of their ids.)
+    for info in &mut infos {
+        info.holders.sort_by_key(|held| held.fence);
+    }
     Ok(infos)
 }
 

@@ -1,6 +1,7 @@
 //! What the other verbs do with the row of a name that has waiters.
 
 use super::*;
+use crate::store::verbs::queue::WaiterRow;
 
 impl<P: Place> Client<P> {
     /// The last grants were eleven days ago.
