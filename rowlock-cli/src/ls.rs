@@ -3,7 +3,6 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use chrono::Utc;
 use clap::Args;
 use rowlock::{NameFilter, NameInfo, NameState, Rowlock, WaiterInfo};
 
@@ -165,7 +164,6 @@ impl Ls {
                         say!("{}", self.none())?;
                     }
                     print_names(&names, &waiters)?;
-                    say!("({})", Utc::now().format("%H:%M:%S UTC"))?;
                     if next.is_some() {
                         say!("(there are more names: `rowlock ls` without --watch lists all)")?;
                     }

@@ -39,7 +39,7 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
     assert_eq!(shell.json(&["ls", "--paused", "--json"]), list);
     assert_eq!(
         stdout(&shell.run(&["ls", "other", "--paused"])),
-        "no name is paused\n"
+        "no name is paused (looked for \"other\")\n"
     );
     let said = stdout(&shell.run(&["ls"]));
     assert!(!said.contains("nobody holds a lock"), "{said}");
