@@ -49,9 +49,10 @@ pub struct Proxy {
     kept: Arc<Kept>,
 }
 
-/// The numbers of requests and answers, and the bytes of the answers.
+/// The numbers of connections, requests and answers, and the bytes of the answers.
 #[derive(Debug, Default)]
 struct Passed {
+    connections: AtomicU32,
     requests: AtomicU32,
     answers: AtomicU32,
     received: AtomicU64,
@@ -102,6 +103,7 @@ impl Proxy {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (mode, passed, kept) = shared.clone();
+                passed.connections.fetch_add(1, Ordering::Relaxed);
                 tokio::spawn(connection(client, server, mode, passed, kept));
             }
         });
@@ -115,6 +117,11 @@ impl Proxy {
 
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
+    }
+
+    /// How many connections were made.
+    pub fn connections(&self) -> u32 {
+        self.passed.connections.load(Ordering::Relaxed)
     }
 
     /// The number of requests of the client.

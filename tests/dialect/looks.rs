@@ -37,6 +37,27 @@ async fn a_forced_release_that_waits_for_a_transaction_holds_up_no_operation() {
     }
 }
 
+#[tokio::test]
+async fn lists_that_follow_each_other_share_a_connection() {
+    for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
+        let db = Db::new(engine).await;
+        let (proxy, url) = through_proxy(&db).await;
+        let rowlock = Rowlock::builder().max_connections(2).connect(&url);
+        let rowlock = rowlock.await.unwrap();
+        let admin = rowlock.admin();
+        admin.list().await.unwrap();
+        let before = proxy.connections();
+        for _ in 0..5 {
+            admin.list().await.unwrap();
+        }
+        // There is one connection for both.
+        let (sessions, runs) = tokio::join!(admin.sessions(), admin.runs());
+        assert!(sessions.is_ok() && runs.is_ok());
+        assert_eq!(proxy.connections(), before, "{engine}");
+        db.remove().await;
+    }
+}
+
 /// Freed one after the other, each permit would cost a connection and several statements.
 #[tokio::test]
 async fn a_forced_release_of_many_permits_sends_no_more_than_one_of_two() {
@@ -45,6 +66,8 @@ async fn a_forced_release_of_many_permits_sends_no_more_than_one_of_two() {
         let (proxy, url) = through_proxy(&db).await;
         let (admin, holder) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
         let permit = holder.semaphore("s", 40).ttl(TTL);
+        // It makes its connection.
+        admin.admin().list().await.unwrap();
         let mut sent = Vec::new();
         for permits in [2, 40] {
             let mut held = Vec::new();

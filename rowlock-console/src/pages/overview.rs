@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join;
 use maud::{Markup, html};
 use rowlock::{
     Error, NameFilter, NameInfo, NameState, RecordFilter, RecordInfo, RecordState, RunInfo,
@@ -48,19 +49,31 @@ struct Counts {
 
 pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
     let admin = shared.rowlock.admin();
-    let quarantine = admin.quarantine_left().await?;
-    let orphaned = NameFilter::new().state(NameState::Orphaned).limit(PLUS_ONE);
-    let orphaned = admin.names(&orphaned).await?.items;
-    let paused = NameFilter::new().state(NameState::Paused).limit(PLUS_ONE);
-    let paused = admin.names(&paused).await?.items;
-    let used = NameFilter::new().state(NameState::InUse).limit(COUNTED);
-    let used = admin.names(&used).await?;
+    let names = async {
+        let of = |state, limit| NameFilter::new().state(state).limit(limit);
+        Ok::<_, Error>((
+            admin.quarantine_left().await?,
+            admin.names(&of(NameState::Orphaned, PLUS_ONE)).await?.items,
+            admin.names(&of(NameState::Paused, PLUS_ONE)).await?.items,
+            admin.names(&of(NameState::InUse, COUNTED)).await?,
+        ))
+    };
     let idempotency = shared.rowlock.idempotency();
-    let mut undecided = idempotency.list_undecided().await?;
+    let others = async {
+        Ok::<_, Error>((
+            idempotency.list_undecided().await?,
+            idempotency
+                .list(&RecordFilter::new().limit(COUNTED))
+                .await?,
+            admin.runs().await?,
+            admin.sessions().await?,
+        ))
+    };
+    // Each of them has a connection of its own. All at a time would leave none for the other pages.
+    let (names, others) = try_join(names, others).await?;
+    let (quarantine, orphaned, paused, used) = names;
+    let (mut undecided, records, jobs, mut sessions) = others;
     undecided.retain(|info| info.state != RecordState::Lapsed);
-    let records = RecordFilter::new().limit(COUNTED);
-    let records = idempotency.list(&records).await?;
-    let (jobs, mut sessions) = (admin.runs().await?, admin.sessions().await?);
     let counts = Counts {
         names: used.items.len(),
         has_more_names: used.next.is_some(),

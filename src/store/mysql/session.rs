@@ -92,7 +92,7 @@ SELECT s.id, s.holder,
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.opened_at),
        TIMESTAMPDIFF(MICROSECOND, '1970-01-01', s.expires_at),
        TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), s.expires_at),
-       (SELECT COUNT(*) FROM rowlock_lock l
+       (SELECT COUNT(*) FROM rowlock_lock l FORCE INDEX (rowlock_lock_session)
         WHERE l.session_id = s.id AND l.expires_at > SYSDATE(6))
 FROM rowlock_session s
 WHERE s.expires_at > SYSDATE(6)
