@@ -51,12 +51,17 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
     let admin = shared.rowlock.admin();
     let names = async {
         let of = |state, limit| NameFilter::new().state(state).limit(limit);
-        Ok::<_, Error>((
-            admin.quarantine_left().await?,
-            admin.names(&of(NameState::Orphaned, PLUS_ONE)).await?.items,
-            admin.names(&of(NameState::Paused, PLUS_ONE)).await?.items,
-            admin.names(&of(NameState::InUse, COUNTED)).await?,
-        ))
+        let quarantine = admin.quarantine_left().await?;
+        let orphaned = admin.names(&of(NameState::Orphaned, PLUS_ONE)).await?.items;
+        let used = admin.names(&of(NameState::InUse, COUNTED)).await?;
+        // A name in use may be paused. So both lists read the same rows, unless there are more names in use.
+        let paused = if used.items.len() < COUNTED as usize {
+            let paused = used.items.iter().filter(|info| info.is(NameState::Paused));
+            paused.cloned().collect()
+        } else {
+            admin.names(&of(NameState::Paused, PLUS_ONE)).await?.items
+        };
+        Ok::<_, Error>((quarantine, orphaned, paused, used))
     };
     let idempotency = shared.rowlock.idempotency();
     let others = async {
