@@ -162,7 +162,7 @@ over_a_socket! {
         drop((others, jobs, rowlock));
     }
 
-    /// The statements of docs/CONSOLE.md. (Each has a connection of its own, so that it is some requests.)
+    /// The statements of docs/CONSOLE.md.
     async fn a_page_costs_what_the_documents_say() {
         let db = Db::new(Engine::Postgres).await;
         let (proxy, _rowlock, server) = through(&db).await;
@@ -176,7 +176,7 @@ over_a_socket! {
             ("/locks", 1),
             ("/sessions", 1),
             ("/jobs", 1),
-            ("/lock?name=a", 3),
+            ("/lock?name=a", 4),
             ("/overview", 7),
         ] {
             let mut eye = Eye::at(server.address, page).await;
