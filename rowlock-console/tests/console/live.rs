@@ -109,6 +109,7 @@ async fn through(db: &Db) -> (Proxy, Rowlock, Server) {
     let (proxy, url) = through_proxy(db).await;
     let rowlock = Rowlock::builder()
         .clean_every(None)
+        .max_connections(7)
         .connect(&url)
         .await
         .unwrap();
@@ -171,7 +172,6 @@ over_a_socket! {
         let held = client.lock("a").in_session().acquire().await.unwrap();
         held.begin_run().await.unwrap();
         client.admin().quarantine(LONG).await.unwrap();
-        let mut one = 0;
         for (page, statements) in [
             ("/locks", 1),
             ("/sessions", 1),
@@ -183,11 +183,8 @@ over_a_socket! {
             // The first frame reads the runs of the job, too.
             eye.next().await;
             let requests = eye.five_frames(&proxy).await;
-            if page == "/locks" {
-                one = requests;
-            }
-            let rounded = (requests + one / 2) / one;
-            assert_eq!(rounded, statements, "{page}: {requests}, {one} for one statement");
+            // (A renewal may be among them.)
+            assert_eq!(requests / 5, statements, "{page}: {requests}");
         }
     }
 

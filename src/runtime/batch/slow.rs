@@ -23,8 +23,8 @@ use crate::runtime::base::timer::sleep_until_some;
 /// How many slow operations run at a time, each with a [spare](Spare) connection. The others wait for their turn.
 const MOST: usize = 4;
 
-/// How long a connection is kept for the next slow operation, if nobody else needs it. (Another one costs 5 ms on
-/// PostgreSQL, and 45 ms on `MySQL`; a console reads a page each second.)
+/// How long a connection is kept for the next slow operation, if nobody else needs it, and it is not the only spare
+/// one. (Another one costs 5 ms on PostgreSQL, and 45 ms on `MySQL`; a console reads a page each second.)
 const KEPT: Duration = Duration::from_secs(5);
 
 /// The name of the thread of slow operations.
@@ -38,6 +38,14 @@ struct Worker {
     ended: oneshot::Receiver<()>,
     /// The end of its last operation.
     free: Moment,
+}
+
+impl Worker {
+    /// Resolves when its connection is closed.
+    async fn end(self) {
+        drop(self.lane);
+        let _ = self.ended.await;
+    }
 }
 
 /// A job that may take long.
@@ -66,7 +74,7 @@ pub(crate) async fn run(
 ) {
     let mut running = JoinSet::new();
     let mut free: Vec<Worker> = Vec::new();
-    let mut is_open = true;
+    let (mut is_open, keeps) = (true, spare.has_several());
     while is_open || !running.is_empty() {
         let kept = free.first().map(|worker| worker.free + KEPT);
         let order = select! {
@@ -127,12 +135,15 @@ pub(crate) async fn run(
             let is_done = is_done.await;
             drop((member, turn));
             worker.free = Moment::now();
-            is_done.is_ok().then_some(worker)
+            if is_done.is_ok() && keeps {
+                return Some(worker);
+            }
+            worker.end().await;
+            None
         });
     }
-    for Worker { lane, ended, .. } in free {
-        drop(lane);
-        let _ = ended.await;
+    for worker in free {
+        worker.end().await;
     }
 }
 

@@ -91,6 +91,7 @@ impl Beside {
 #[derive(Debug)]
 pub(crate) struct Spare {
     free: Arc<Semaphore>,
+    connections: usize,
     /// How many tasks wait for a connection.
     waiting: watch::Sender<usize>,
 }
@@ -99,8 +100,13 @@ impl Spare {
     pub(crate) fn new(connections: usize) -> Self {
         Self {
             free: Arc::new(Semaphore::new(connections)),
+            connections,
             waiting: watch::Sender::default(),
         }
+    }
+
+    pub(crate) fn has_several(&self) -> bool {
+        self.connections > 1
     }
 
     pub(crate) async fn take(&self) -> OwnedSemaphorePermit {

@@ -12,7 +12,8 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::pause::{PauseParams, PauseRow, PauseStore};
 use crate::store::verbs::time::to_micros;
 
-/// The row is locked before, so the clock is read after the wait for it.
+/// The row is locked before, so the clock is read after the wait for it. None is read that was missing then: another
+/// connection may have made it meanwhile.
 const BEGIN: &str = concat!(
     "\
 SELECT MAX(fence) INTO @rl_fence FROM rowlock_lock WHERE name = {name} FOR UPDATE;
@@ -22,7 +23,7 @@ UPDATE rowlock_lock
   WHERE name = {name};
 SELECT l.name, ",
     pause_columns!("SYSDATE(6)"),
-    " FROM rowlock_lock l WHERE l.name = {name}"
+    " FROM rowlock_lock l WHERE l.name = {name} AND @rl_fence IS NOT NULL"
 );
 
 const END: &str = "
