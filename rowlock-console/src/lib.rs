@@ -84,6 +84,7 @@ use access::Policy;
 use act::SureForms;
 use live::Hub;
 use pages::jobs::LastRuns;
+use pages::rates::Rates;
 use pages::sessions::Longest;
 use session::{CookieNames, Logins, Seal, Secret};
 
@@ -107,6 +108,7 @@ pub(crate) struct Shared {
     hub: Hub,
     last_runs: LastRuns,
     longest: Longest,
+    rates: Rates,
 }
 
 /// A console with the default settings, for an axum server of your own: see [`Console::new`].
@@ -141,6 +143,7 @@ impl Console {
             hub: Hub::default(),
             last_runs: LastRuns::default(),
             longest: Longest::default(),
+            rates: Rates::default(),
         })
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod jobs;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod overview;
+pub(crate) mod rates;
 pub(crate) mod record;
 pub(crate) mod records;
 pub(crate) mod sessions;

@@ -10,6 +10,7 @@ use rowlock::{
 };
 
 use super::jobs::is_overdue;
+use super::rates::Seen;
 use super::records::state;
 use crate::Shared;
 use crate::content::{Content, Links};
@@ -34,6 +35,7 @@ pub(crate) struct Overview {
     jobs: Vec<(RunInfo, bool)>,
     expiring: Vec<SessionInfo>,
     counts: Counts,
+    seen: Option<Seen>,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         jobs: jobs.len(),
         sessions: sessions.len(),
     };
+    let seen = shared.rates.look(&used.items);
     let late = shared.longest.late(&sessions);
     sessions.retain(|session| late.contains(&session.id));
     Ok(Overview {
@@ -98,6 +101,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         jobs: troubled(shared, jobs).await?,
         expiring: sessions,
         counts,
+        seen,
     })
 }
 
@@ -171,6 +175,12 @@ impl Content for Overview {
             section aria-labelledby="counts" {
                 h2 #counts { "How much there is" }
                 (self.counts.html(links))
+                @if let Some([grants, waits, losses]) = self.seen.map(Seen::a_second) {
+                    p {
+                        "Since somebody looks, of these names, a second: at least " (rate(grants)) " grants, "
+                        (rate(waits)) " waits, " (rate(losses)) " leases that ran out."
+                    }
+                }
                 p.actions {
                     @if self.quarantine.is_none() { (links.act("quarantine", &[], "Begin a quarantine")) }
                 }
@@ -215,6 +225,10 @@ impl Counts {
 
 fn number(what: &str, number: &str, link: &str) -> Markup {
     html! { div { dt { a href=(link) { (what) } } dd { (number) } } }
+}
+
+fn rate(a_second: f64) -> String {
+    format!("{a_second:.1}")
 }
 
 fn bounded(number: usize, has_more: bool) -> String {
