@@ -177,8 +177,8 @@ impl Content for Overview {
                 (self.counts.html(links))
                 @if let Some([grants, waits, losses]) = self.seen.map(Seen::a_second) {
                     p {
-                        "Since somebody looks, of these names, a second: at least " (rate(grants)) " grants, "
-                        (rate(waits)) " waits, " (rate(losses)) " leases that ran out."
+                        "Since somebody looks, of these names, a second: at least " (grants) " grants, "
+                        (waits) " waits, " (losses) " leases that ran out."
                     }
                 }
                 p.actions {
@@ -225,10 +225,6 @@ impl Counts {
 
 fn number(what: &str, number: &str, link: &str) -> Markup {
     html! { div { dt { a href=(link) { (what) } } dd { (number) } } }
-}
-
-fn rate(a_second: f64) -> String {
-    format!("{a_second:.1}")
 }
 
 fn bounded(number: usize, has_more: bool) -> String {

@@ -97,9 +97,10 @@ impl Last {
 
 impl Seen {
     /// Grants, waits and losses a second.
-    pub(crate) fn a_second(self) -> [f64; 3] {
+    pub(crate) fn a_second(self) -> [String; 3] {
+        let time = self.within.max(0.001);
         [self.grants, self.waits, self.losses]
-            .map(|count| f64::from(count) / self.within.max(0.001))
+            .map(|count| format!("{:.1}", f64::from(count) / time))
     }
 }
 
@@ -141,9 +142,9 @@ mod tests {
             ("d", 1, 0, Some(9_000)),
         ]);
         let seen = rates.looked(second.clone(), begin + SECOND).unwrap();
-        assert_eq!(seen.a_second(), [3.0, 1.0, 1.0]);
+        assert_eq!(seen.a_second(), ["3.0", "1.0", "1.0"]);
         let seen = rates.looked(second.clone(), begin + SECOND * 3).unwrap();
-        assert_eq!(seen.a_second(), [1.0, 1.0 / 3.0, 1.0 / 3.0]);
+        assert_eq!(seen.a_second(), ["1.0", "0.3", "0.3"]);
         assert_eq!(
             rates.looked(second, begin + SECOND * 70),
             None,
