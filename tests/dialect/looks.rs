@@ -42,7 +42,10 @@ async fn lists_that_follow_each_other_share_a_connection() {
     for engine in [Engine::Postgres, Engine::MariaDb, Engine::MySql] {
         let db = Db::new(engine).await;
         let (proxy, url) = through_proxy(&db).await;
-        let rowlock = Rowlock::builder().max_connections(7).connect(&url);
+        let rowlock = Rowlock::builder()
+            .max_connections(7)
+            .clean_every(None)
+            .connect(&url);
         let rowlock = rowlock.await.unwrap();
         let admin = rowlock.admin();
         admin.list().await.unwrap();

@@ -105,8 +105,9 @@ pub(crate) async fn run(
             continue;
         };
         let worker = loop {
-            if let Some(worker) = free.pop() {
-                break Ok(worker);
+            // The one that has rested longest.
+            if !free.is_empty() {
+                break Ok(free.remove(0));
             }
             select! {
                 room = spare.take() => break worker(&lane, room, &target),
