@@ -182,8 +182,11 @@ over_a_socket! {
             let mut eye = Eye::at(server.address, page).await;
             // The first frame reads the runs of the job, too.
             eye.next().await;
-            let requests = eye.five_frames(&proxy).await;
-            // (A renewal may be among them.)
+            // (A renewal may be among them, or a connection that is made.)
+            let mut requests = u32::MAX;
+            for _ in 0..3 {
+                requests = requests.min(eye.five_frames(&proxy).await);
+            }
             assert_eq!(requests / 5, statements, "{page}: {requests}");
         }
     }
