@@ -177,7 +177,7 @@ over_a_socket! {
             ("/sessions", 1),
             ("/jobs", 1),
             ("/lock?name=a", 4),
-            ("/overview", 8),
+            ("/overview", 7),
         ] {
             let mut eye = Eye::at(server.address, page).await;
             // The first frame reads the runs of the job, too.
