@@ -90,7 +90,9 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         jobs: jobs.len(),
         sessions: sessions.len(),
     };
-    let seen = shared.rates.look(&used.items);
+    // A name at the end of a list that is cut comes and goes without a grant.
+    let is_whole = used.next.is_none();
+    let seen = is_whole.then(|| shared.rates.look(&used.items)).flatten();
     let late = shared.longest.late(&sessions);
     sessions.retain(|session| late.contains(&session.id));
     Ok(Overview {
@@ -177,8 +179,8 @@ impl Content for Overview {
                 (self.counts.html(links))
                 @if let Some([grants, waits, losses]) = self.seen.map(Seen::a_second) {
                     p {
-                        "Since somebody looks, of these names, a second: at least " (grants) " grants, "
-                        (waits) " waits, " (losses) " leases that ran out."
+                        "Since the first look, at least " (grants) " grants, " (waits) " waits and "
+                        (losses) " losses a second."
                     }
                 }
                 p.actions {

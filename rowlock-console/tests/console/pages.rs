@@ -68,7 +68,7 @@ on_every_engine! {
         let overview = browser.open("/").await;
         let counts = overview.text(".counts");
         assert!(counts.contains("Names in use 4") && counts.contains("Waiters 1"), "{counts}");
-        overview.says(200, "Since somebody looks, of these names, a second: at least ");
+        overview.says(200, "Since the first look, at least ");
         drop((held, permit, read, in_session));
         waiting.await.unwrap().unwrap().release().await.unwrap();
     }
