@@ -6,8 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
+use uuid::Uuid;
 
-use super::statement::{found_cluster, read_alone};
+use super::listener::listen;
+use super::statement::{found_cluster, is_in_cluster, read_alone};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::{Connection, Connector, VerbCall};
@@ -15,6 +17,7 @@ use crate::store::driver::origin::{Current, Origin, Password};
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::{servers, url};
 use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::Listener;
 use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 const FORM: &str = "mysql://USER:PASSWORD@HOST:PORT/DATABASE (percent-encode special characters in the password; \
@@ -46,6 +49,9 @@ const BESIDE_OUTCOME: i64 = 8 << 10;
 /// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it
 /// is frozen between two of them, its row locks stay until the server ends the session.
 const STANDSTILL: Duration = Duration::from_secs(5);
+
+/// Of a connection that only listens: it waits for no lock of a row.
+const LISTENER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The options of rowlock's own connections.
 fn ours(options: MySqlConnectOptions) -> MySqlConnectOptions {
@@ -169,6 +175,20 @@ impl Connector for MySql {
                 .await?;
         }
         Ok(conn)
+    }
+
+    /// The connection is one like the others. On a cluster nobody listens: another node wakes nobody here.
+    async fn listen(
+        &self,
+        server: usize,
+        session: Uuid,
+    ) -> Result<Option<Box<dyn Listener>>, Fault> {
+        let conn = self.connect(server, LISTENER_TIMEOUT).await?;
+        if is_in_cluster() {
+            let _ = sqlx::Connection::close(conn).await;
+            return Ok(None);
+        }
+        Ok(Some(listen(conn, session).await?))
     }
 }
 

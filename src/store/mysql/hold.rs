@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
+use super::listener::wake_first;
 use super::statement::{fill, hex, read_alone, rows_and_changes};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
@@ -73,13 +74,19 @@ impl HoldStore for MySqlConnection {
         let time = to_micros(params.time).to_string();
         let run_out = fill(RUN_OUT, &[name.clone(), id, reservation.clone(), time]);
         let run_out = sqlx::raw_sql(sqlx::AssertSqlSafe(run_out));
+        // Those who wait for a permit wait for the name that it is one of.
+        let of = params.name.of_permit();
+        let of = of.as_ref().unwrap_or(&params.name);
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
+            wake_first(self, of).await?;
             return Ok(HoldOutcome::Done(()));
         }
         let missed = missed(&mut *self, &params.name, params.grant_id).await?;
         if missed == HoldOutcome::Gone && params.is_reserved() {
             let is_reserved = fill(IS_RESERVED, &[name, reservation]);
             if !read_alone(self, &is_reserved).await?.is_empty() {
+                // The first sending may have ended before it woke anybody.
+                wake_first(self, of).await?;
                 return Ok(HoldOutcome::Done(()));
             }
         }

@@ -12,6 +12,7 @@ mod in_tx;
 mod lease;
 mod lease_text;
 mod list;
+mod listener;
 mod lock_row;
 mod pause;
 mod permit;

@@ -5,6 +5,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
+use super::listener::wake;
 use super::lock_row::make_row;
 use super::permit_reclaim::look_text;
 use super::permit_text::{Reclaim, join_text, pass_text, resize_text, weigh_text};
@@ -133,6 +134,8 @@ async fn round(conn: &mut MySqlConnection, text: &str) -> Result<Option<Round>, 
     };
     let last = rows.pop().ok_or(sqlx::Error::RowNotFound)?;
     let next: Result<_, sqlx::Error> = rows.iter().map(|row| row.try_get(0)).collect();
+    let listeners: Result<Vec<Option<i64>>, _> = rows.iter().map(|row| row.try_get(1)).collect();
+    wake(conn, listeners?.into_iter().flatten()).await;
     Ok(Some(Round {
         status: last.try_get(0)?,
         number: last.try_get(1)?,

@@ -13,6 +13,7 @@
 use uuid::Uuid;
 
 use super::grant_rule::{may_grant, next_fence, none_paused};
+use super::listener::listener_of;
 use super::lock_row::{row_columns, row_ends};
 use super::permit_reclaim::{Literals, RECLAIM, of_name, permits, see_dead};
 use super::queue::row_with;
@@ -148,7 +149,7 @@ UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = 
 /// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it.
 /// `writes`: how many of them up to this one have a new fence. Readers share the fence of the last write.
 const PICK: &str = "\
-SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))),
+SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id), HEX(g.session_id))),
        COALESCE(SUM(g.fits), 0), MAX(IF(g.fits, g.position, NULL)),
        COALESCE(SUM(IF(g.fits, g.weight, 0)), 0), COALESCE(MAX(IF(g.fits, g.writes, 0)), 0)
   INTO @rl_seen, @rl_set, @rl_fit, @rl_last, @rl_sum, @rl_writes
@@ -156,7 +157,7 @@ SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id))
     SELECT f.*, @rl_used + SUM(f.weight) OVER (ORDER BY f.position) <= @rl_capacity AS fits,
            SUM(@rl_capacity <> 2147483647 OR f.weight >= @rl_capacity) OVER (ORDER BY f.position) AS writes
     FROM (
-      SELECT w.position, w.weight, w.grant_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+      SELECT w.position, w.weight, w.grant_id, w.session_id FROM rowlock_waiter w FORCE INDEX (PRIMARY)
       STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
       WHERE @rl_go AND @rl_may AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
         AND s.expires_at > SYSDATE(6)
@@ -170,7 +171,8 @@ macro_rules! picked {
         "JSON_TABLE(@rl_set, '$[*]' COLUMNS (
     position   BIGINT                       PATH '$[0]',
     writes     BIGINT                       PATH '$[1]',
-    grant_id   CHAR(32) CHARACTER SET ascii PATH '$[2]'
+    grant_id   CHAR(32) CHARACTER SET ascii PATH '$[2]',
+    session_id CHAR(32) CHARACTER SET ascii PATH '$[3]'
   )) a"
     };
 }
@@ -192,7 +194,9 @@ INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at
   STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = {name} AND w.position = a.position
   LEFT JOIN rowlock_session s ON s.id = w.session_id
   WHERE a.position <= @rl_last;
-SELECT UNHEX(a.grant_id) FROM ",
+SELECT UNHEX(a.grant_id), ",
+    listener_of!("a.session_id"),
+    " FROM ",
     picked!(),
     " WHERE a.position <= @rl_last ORDER BY a.position;
 SELECT COALESCE(MAX(position), @rl_last) INTO @rl_end FROM rowlock_waiter

@@ -21,6 +21,7 @@ use sqlx::{FromRow, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
 use super::grant_rule::{is_free, may_grant, next_fence, none_paused};
+use super::listener::{listener_of, wake, wake_session};
 use super::lock_row::{make_row, row_columns, row_ends};
 use super::row_wait::wait;
 use super::statement::{fill, hex, quoted, read_alone, read_as, text, transact, with};
@@ -38,11 +39,11 @@ use crate::store::verbs::time::to_micros;
 /// The row as it is now, with `$more` columns; none, when it was missing at first: another connection may have made it
 /// meanwhile.
 macro_rules! row_with {
-    ($more:literal) => {
+    ($($more:tt)+) => {
         concat!(
             "SELECT",
             row_columns!("SYSDATE(6)"),
-            $more,
+            $($more)+,
             "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
 WHERE l.name = {name} AND @rl_waiters IS NOT NULL"
@@ -120,9 +121,9 @@ const DUE: &str = concat!(
     " AND ",
     none_paused!(),
     ",
-       NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_passed, @rl_ended, @rl_due, @rl_free, @rl_may,
-       @rl_position, @rl_grant, @rl_holder, @rl_ends
+       @rl_position, @rl_grant, @rl_holder, @rl_ends, @rl_session
   FROM rowlock_lock WHERE name = {name} AND capacity = 0 FOR UPDATE;
 "
 );
@@ -146,8 +147,8 @@ UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone >
 const PASS: &str = concat!(
     "\
 SET @rl_due = @rl_due OR @rl_free AND @rl_waiters > 0 AND @rl_may;
-SELECT w.position, w.grant_id, w.holder, s.expires_at
-  INTO @rl_position, @rl_grant, @rl_holder, @rl_ends
+SELECT w.position, w.grant_id, w.holder, s.expires_at, w.session_id
+  INTO @rl_position, @rl_grant, @rl_holder, @rl_ends, @rl_session
   FROM rowlock_waiter w FORCE INDEX (PRIMARY)
   STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id
   WHERE @rl_due AND @rl_may AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
@@ -171,7 +172,9 @@ UPDATE rowlock_lock
     row_with!(
         ",
        CAST(@rl_due AS SIGNED) AS due, CAST(@rl_ended AS SIGNED) AS ended,
-       CAST(@rl_grant AS BINARY(16)) AS next_grant"
+       CAST(@rl_grant AS BINARY(16)) AS next_grant, ",
+        listener_of!("HEX(@rl_session)"),
+        " AS listener"
     )
 );
 
@@ -244,6 +247,7 @@ impl QueueStore for MySqlConnection {
                 return Ok(Some(PassOutcome::NOTHING));
             };
             if let Some(passed) = passed(row)? {
+                wake(self, row.try_get::<Option<i64>, _>("listener")?).await;
                 return Ok(Some(passed));
             }
             let Some(left) = LockRow::from_row(row)?.left_behind() else {
@@ -264,6 +268,10 @@ impl QueueStore for MySqlConnection {
             LookOutcome::from((granted, waits, left.unwrap_or(0)))
         };
         Ok(rows.into_iter().map(looked).collect())
+    }
+
+    async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
+        wake_session(self, session).await
     }
 
     async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {

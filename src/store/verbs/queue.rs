@@ -266,6 +266,11 @@ pub(crate) trait Listener: fmt::Debug + Send {
     /// Waits for the next news. An error: the connection is lost, with the news in between.
     async fn next(&mut self) -> Result<News, Fault>;
 
+    /// Whether the connection can be closed at once only after a [`QueueStore::queue_test`] has woken it.
+    fn sleeps(&self) -> bool {
+        false
+    }
+
     /// Ends the connection in good order.
     async fn close(self: Box<Self>);
 }
@@ -281,6 +286,8 @@ pub(crate) enum News {
     Look,
     /// [`QueueStore::queue_test`].
     Test,
+    /// One of them all but a recall: this server does not tell which one.
+    Woken,
 }
 
 /// The waiter of a grant id, and the grant that it gets.

@@ -29,6 +29,7 @@ const IDLE: Duration = Duration::from_secs(10);
 pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &str) {
     let mut pause = PAUSES.0;
     loop {
+        let began = Moment::now();
         let wanted = {
             let state = queue.state();
             if state.is_closed {
@@ -58,6 +59,12 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
                     // Looks find out what no news tell.
                     () = spare.wanted() => Ok(()),
                 };
+                if listener.sleeps() {
+                    if queue.state().is_closed {
+                        return;
+                    }
+                    queue.test(session);
+                }
                 listener.close().await;
                 heard
             }
@@ -69,6 +76,9 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
         match heard {
             Ok(()) => {}
             Err(fault) => {
+                if (began + PAUSES.1).has_passed() {
+                    pause = PAUSES.0;
+                }
                 tracing::debug!(%target, error = %fault, "the server does not tell whose turn it is: looking often");
                 select! {
                     () = sleep_until(Moment::now() + pause) => {}
@@ -115,11 +125,14 @@ async fn hear(
     loop {
         let mut next = pin!(listener.next());
         let news = loop {
+            let missed_at;
             let (is_wanted, is_told, is_idle) = {
                 let state = queue.state();
                 let current = state.session.as_ref().map(|session| session.grant.id);
                 let is_wanted = !state.is_closed && current == Some(session);
-                (is_wanted, state.told.is_some(), !queue.is_listening(&state))
+                missed_at = state.missed_at();
+                let is_told = state.told.is_some() || state.wakes.is_some();
+                (is_wanted, is_told, !queue.is_listening(&state))
             };
             quiet = is_idle.then(|| quiet.unwrap_or_else(Moment::now));
             let idle_at = quiet.map(|since| since + IDLE);
@@ -129,10 +142,11 @@ async fn hear(
             }
             untold = (!is_told).then(|| untold.unwrap_or_else(Moment::now));
             let test_ends = untold.map(|since| since + LONGEST * 2);
-            if test_ends.is_some_and(Moment::has_passed) {
+            let fails = test_ends.into_iter().chain(missed_at).min();
+            if fails.is_some_and(Moment::has_passed) {
                 return Err(Fault::timed_out());
             }
-            let wake = test_ends.unwrap_or_else(|| Moment::now() + IDLE);
+            let wake = fails.unwrap_or_else(|| Moment::now() + IDLE);
             select! {
                 news = &mut next => break news?,
                 () = queue.listen.notified() => {}
@@ -143,6 +157,7 @@ async fn hear(
             News::Passed(grant_id) => queue.passed(grant_id),
             News::Recalled(name) => drop(queue.keepers.recall(&name)),
             News::Look => queue.queued(true),
+            News::Woken => queue.woken(),
             News::Test => {
                 queue.set_told(Some(session));
                 *pause = PAUSES.0;

@@ -11,7 +11,8 @@
 //! How a task learns that its turn has come:
 //!
 //! - *This client released the name*: the answer to the release says whose turn it is.
-//! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client.
+//! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client. On MySQL and
+//!   MariaDB the one who passes the name on wakes that connection, and a look follows.
 //! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, a look comes
 //!   each second, and one 100 ms after a new place: it learns when the grant expires, and the name of a dead holder is
 //!   passed on in time. Elsewhere there are many looks soon after something has changed, and few after a while.
@@ -69,8 +70,12 @@ struct QueueState {
     session: Option<Arc<Session>>,
     /// The server tells the news of this session: a test has shown it.
     told: Option<Uuid>,
+    /// The server wakes this client when there are news: a test has shown it.
+    wakes: Option<Wakes>,
     /// Test whether the server tells the news of this session.
     test: Option<Uuid>,
+    /// Look at once: there are news.
+    is_woken: bool,
     /// Look at once: a name has to be passed on.
     is_urgent: bool,
     /// Look then: only some of the waiters that fit are granted permits at once; and a new place waits for a grant
@@ -81,6 +86,28 @@ struct QueueState {
     /// When something has changed last.
     changed: Option<Moment>,
     is_closed: bool,
+}
+
+/// A server that wakes this client.
+#[derive(Debug)]
+struct Wakes {
+    /// The last time.
+    at: Moment,
+    /// A look has found news. Since then nobody was woken for them.
+    missed: Option<Moment>,
+}
+
+impl QueueState {
+    /// Whether looks need not come often.
+    fn is_pushed(&self) -> bool {
+        let wakes = self.wakes.as_ref();
+        self.told.is_some() || wakes.is_some_and(|wakes| wakes.missed.is_none())
+    }
+
+    /// When it is certain that nobody was woken for news.
+    fn missed_at(&self) -> Option<Moment> {
+        Some(self.wakes.as_ref()?.missed? + SOON)
+    }
 }
 
 impl Queue {
@@ -121,7 +148,7 @@ impl Queue {
             state.is_urgent |= is_orphaned;
             // Elsewhere looks come often. Here the server tells whose turn it is, but nobody tells that a holder has
             // died.
-            if state.told.is_some() {
+            if state.is_pushed() {
                 state.soon.get_or_insert_with(|| Moment::now() + SOON);
             }
         }
@@ -187,18 +214,41 @@ impl Queue {
 
     /// The server tells the news of this session (a test was heard), or no longer does.
     fn set_told(&self, told: Option<Uuid>) {
-        self.state().told = told;
+        let state = &mut *self.state();
+        (state.told, state.wakes) = (told, None);
         // From now on the pace of the looks is another one.
         self.watch.notify_one();
     }
 
-    /// A look found news that were not heard. If the server tells the news, it is tested again.
-    fn missed(&self) {
-        let told = self.state().told;
+    /// The server has woken this client: a look finds out why, and another one what was just too late for it.
+    fn woken(&self) {
+        let state = &mut *self.state();
+        let (at, missed) = (Moment::now(), None);
+        state.wakes = Some(Wakes { at, missed });
+        state.is_woken = true;
+        state.soon.get_or_insert(at + SOON);
+        self.watch.notify_one();
+    }
+
+    /// A look has left waiters out whose turn may have come.
+    fn look_again(&self) {
+        self.state().is_woken = true;
+    }
+
+    /// A look that began then found news that were not heard. If the server tells the news, it is tested again.
+    fn missed(&self, began: Moment) {
+        let told = {
+            let state = &mut *self.state();
+            let quiet = state.wakes.as_mut().filter(|wakes| wakes.at < began);
+            if let Some(wakes) = quiet {
+                wakes.missed.get_or_insert_with(Moment::now);
+            }
+            state.told
+        };
         if let Some(session) = told {
             self.test(session);
-            self.listen.notify_one();
         }
+        self.listen.notify_one();
     }
 
     /// Has the server tested. Until the test is heard, looks come often.

@@ -109,6 +109,10 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
 struct LastLook {
     /// When it ended.
     at: Moment,
+    /// When it began.
+    began: Moment,
+    /// It came because there were news.
+    is_woken: bool,
     /// How long it took.
     took: Duration,
     /// When the last look at all waiters began; `None`: there was none over this connection.
@@ -127,6 +131,8 @@ impl LastLook {
     fn nothing() -> Self {
         Self {
             at: Moment::now(),
+            began: Moment::now(),
+            is_woken: false,
             took: Duration::ZERO,
             whole: None,
             looked: None,
@@ -140,10 +146,11 @@ impl LastLook {
     fn next(&self, queue: &Queue) -> Moment {
         let state = queue.state();
         let is_over = !state.forget.is_empty();
-        if state.is_closed || state.is_urgent || is_over || state.test.is_some() {
+        let is_due = state.is_urgent || state.is_woken || state.test.is_some();
+        if state.is_closed || is_due || is_over {
             return self.at;
         }
-        let pause = if state.told.is_some() {
+        let pause = if state.is_pushed() {
             LONGEST
         } else {
             let quiet = state.changed.map_or(LONGEST, Moment::elapsed);
@@ -172,6 +179,8 @@ async fn look(
     let (is_urgent, is_soon, test) = {
         let state = &mut *queue.state();
         let is_soon = state.soon.take_if(|soon| soon.has_passed()).is_some();
+        seen.is_woken = std::mem::take(&mut state.is_woken);
+        seen.began = began;
         let is_urgent = std::mem::take(&mut state.is_urgent);
         (is_urgent, is_soon, state.test.take())
     };
@@ -185,7 +194,7 @@ async fn look(
     let version = async |store: &mut dyn Store| store.queue_version().await;
     let version = link.run("watch", timeout, version).await?;
     let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
-    let is_due = is_whole || is_soon || seen.expiry.is_some_and(Moment::has_passed);
+    let is_due = is_whole || is_soon || seen.is_woken || seen.expiry.is_some_and(Moment::has_passed);
     // A place may have come since, with a row that the version has counted before.
     let is_old = seen
         .looked
@@ -245,11 +254,11 @@ async fn look_at(
     let looked = link.run("watch", timeout, look).await?;
     let now = Moment::now();
     let mut orphaned: Vec<(Name, Kind)> = Vec::new();
-    let mut is_untold = false;
+    let mut untold = 0;
     for ((params, seat), looked) in all.iter().zip(seats).zip(looked) {
         match looked {
             LookOutcome::Granted => {
-                is_untold |= seat.tell(SeatEnd::Granted);
+                untold += usize::from(seat.tell(SeatEnd::Granted));
             }
             LookOutcome::Gone => {
                 seat.tell(SeatEnd::Gone);
@@ -268,8 +277,11 @@ async fn look_at(
             }
         }
     }
-    if is_untold {
-        queue.missed();
+    if untold > 0 && !seen.is_woken {
+        queue.missed(seen.began);
+    }
+    if has_permits && untold >= FIRSTS {
+        queue.look_again();
     }
     Ok(orphaned)
 }

@@ -1,0 +1,157 @@
+//! Hearing at once that a name was passed on: a connection that sleeps, and that others wake with KILL QUERY.
+//!
+//! The connection has the user-level lock of its session. Whoever passes a name on to a waiter of the session asks
+//! which connection has this lock (`IS_USED_LOCK`), and ends its statement. No row keeps the id of a connection: after
+//! a restart the ids begin again, and the statement of a stranger would end. Where nobody has the lock (a client that
+//! polls; another node of a cluster; behind a proxy), nobody is woken, and looks find what happened.
+//!
+//! A user may end statements of its own connections without another right (both manuals, "KILL Statement"). Those of
+//! another user's client stay asleep: its looks find what happened.
+//!
+//! A wake that comes between two sleeps is lost: it ends nothing, also not the next statement. The look that follows
+//! each wake begins when the next sleep does, and another one comes a little later.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::statement::{fill, hex, read_alone};
+use crate::model::{FaultKind, Name};
+use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::{Listener, News};
+
+/// The connection that listens for a session, by its id in hexadecimal; NULL: none does.
+macro_rules! listener_of {
+    ($session:literal) => {
+        concat!(
+            "CAST(IS_USED_LOCK(CONCAT('rowlock_', COALESCE(LOWER(",
+            $session,
+            "), ''))) AS SIGNED)"
+        )
+    };
+}
+pub(super) use listener_of;
+
+/// That of the first waiter whose session is live.
+const OF_FIRST: &str = concat!(
+    "SELECT ",
+    listener_of!("HEX(w.session_id)"),
+    "
+FROM rowlock_lock l
+STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = l.name AND w.position > l.passed
+STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id AND s.expires_at > SYSDATE(6)
+WHERE l.name = ? ORDER BY w.position LIMIT 1"
+);
+
+/// How long one sleep lasts. The server ends the sleep of a connection that is gone sooner.
+const SLEEP: &str = "SELECT CAST(SLEEP(10) AS SIGNED)";
+
+/// How long the end of the connection may take.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// `ER_QUERY_INTERRUPTED`: so MariaDB tells a sleeper that it was woken. MySQL returns 1.
+const INTERRUPTED: u16 = 1317;
+
+#[derive(Debug)]
+struct Sleeper(MySqlConnection);
+
+/// Listens for a session, on this connection.
+pub(super) async fn listen(
+    mut conn: MySqlConnection,
+    session: Uuid,
+) -> Result<Box<dyn Listener>, Fault> {
+    let id = quoted_id(session);
+    let lock = format!("SELECT CAST(GET_LOCK(CONCAT('rowlock_', {id}), 1) AS SIGNED)");
+    let sleeps = format!("SELECT CAST(IS_USED_LOCK(CONCAT('rowlock_', {id})) AS SIGNED)");
+    // The connection before this one, if the server has not seen yet that it is gone.
+    let before = read_alone(&mut conn, &sleeps).await?;
+    if let Some(before) = listener(before.first())? {
+        let end = sqlx::raw_sql(AssertSqlSafe(format!("KILL {before}")));
+        let _ = end.execute(&mut conn).await;
+    }
+    let locked = sqlx::raw_sql(AssertSqlSafe(lock))
+        .fetch_one(&mut conn)
+        .await?;
+    if locked.try_get::<Option<i64>, _>(0)? != Some(1) {
+        let why = "another connection listens for the session";
+        return Err(Fault::said(FaultKind::LockTimeout, why));
+    }
+    Ok(Box::new(Sleeper(conn)))
+}
+
+fn quoted_id(session: Uuid) -> String {
+    format!("'{}'", session.simple())
+}
+
+/// What [`listener_of`] has found in the first column.
+fn listener(row: Option<&MySqlRow>) -> Result<Option<i64>, sqlx::Error> {
+    row.map_or(Ok(None), |row| row.try_get(0))
+}
+
+/// Wakes connections that listen. What cannot be woken looks by itself.
+pub(super) async fn wake(conn: &mut MySqlConnection, listeners: impl IntoIterator<Item = i64>) {
+    let mut listeners: Vec<i64> = listeners.into_iter().collect();
+    listeners.sort_unstable();
+    listeners.dedup();
+    for id in listeners {
+        let wake = sqlx::raw_sql(AssertSqlSafe(format!("KILL QUERY {id}")));
+        if let Err(error) = wake.execute(&mut *conn).await {
+            tracing::debug!(%error, "a client that waits was not woken: it looks by itself");
+        }
+    }
+}
+
+/// Wakes the listener of a session.
+pub(super) async fn wake_session(conn: &mut MySqlConnection, session: Uuid) -> Result<(), Fault> {
+    let id = quoted_id(session);
+    let of = format!("SELECT CAST(IS_USED_LOCK(CONCAT('rowlock_', {id})) AS SIGNED)");
+    let found = read_alone(conn, &of).await?;
+    let found = listener(found.first())?;
+    wake(conn, found).await;
+    Ok(())
+}
+
+/// Wakes the client whose waiter is the first one.
+pub(super) async fn wake_first(conn: &mut MySqlConnection, name: &Name) -> Result<(), Fault> {
+    let found = read_alone(conn, &fill(OF_FIRST, &[hex(name.as_bytes())])).await?;
+    let found = listener(found.first())?;
+    wake(conn, found).await;
+    Ok(())
+}
+
+#[async_trait]
+impl Listener for Sleeper {
+    async fn next(&mut self) -> Result<News, Fault> {
+        loop {
+            match sqlx::raw_sql(SLEEP).fetch_one(&mut self.0).await {
+                Ok(slept) if slept.try_get::<i64, _>(0)? == 0 => {}
+                Ok(_) => return Ok(News::Woken),
+                Err(error) if is_woken(&error) => return Ok(News::Woken),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn sleeps(&self) -> bool {
+        true
+    }
+
+    async fn close(mut self: Box<Self>) {
+        // (The end of the sleep comes first.)
+        let ended = async {
+            let _ = self.0.ping().await;
+            let _ = self.0.close().await;
+        };
+        let _ = timeout(CLOSING, ended).await;
+    }
+}
+
+fn is_woken(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    let error = error.and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    error.is_some_and(|error| error.number() == INTERRUPTED)
+}
