@@ -1,0 +1,118 @@
+//! Who listens is woken.
+
+use super::*;
+use crate::model::{Kind, Share};
+use crate::store::mysql::listener::listen;
+use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
+use crate::store::verbs::permit::PermitStore;
+use crate::store::verbs::queue::{Listener, News};
+
+/// Until the connection that listens for the client's session sleeps.
+async fn sleeps(place: &Database, session: Uuid) {
+    let mut conn = place.connect().await;
+    let asleep = format!(
+        "SELECT COUNT(*) FROM information_schema.processlist
+         WHERE id = IS_USED_LOCK('rowlock_{}') AND info LIKE '%SLEEP%'",
+        session.simple()
+    );
+    while Database::numbers(&mut conn, &asleep).await[0] == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What the listener hears of something that is done while it sleeps.
+async fn heard(
+    place: &Database,
+    listener: &mut dyn Listener,
+    session: Uuid,
+    done: impl Future<Output = ()>,
+) -> News {
+    let done = async {
+        sleeps(place, session).await;
+        done.await;
+    };
+    tokio::join!(listener.next(), done).0.unwrap()
+}
+
+pub(super) async fn whoever_waits_is_woken(place: &Database) {
+    let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
+    let session = client.session;
+    let mut listener = listen(place.connect().await, session).await.unwrap();
+    let listener = &mut *listener;
+    let test = async { holder.conn.queue_test(session).await.unwrap() };
+    assert_eq!(heard(place, listener, session, test).await, News::Woken);
+
+    // The name is passed on.
+    let held = holder.hold("a").await;
+    let waits = client.wait("a").await;
+    let release = async { holder.release(held.params.grant_id, "a", held.fence).await };
+    assert_eq!(heard(place, listener, session, release).await, News::Woken);
+    assert!(client.row("a").await.is_of(waits.params.grant_id));
+
+    // The lease of the holder ends sooner; also when the answer was lost.
+    client.wait("a").await;
+    let params = RunOutParams {
+        name: named("a"),
+        grant_id: waits.params.grant_id,
+        reservation: Uuid::new_v4(),
+        time: TTL / 2,
+    };
+    for _ in 0..2 {
+        let run_out = async {
+            let run_out = holder.conn.hold_run_out(&params).await.unwrap();
+            assert_eq!(run_out, HoldOutcome::Done(()));
+        };
+        assert_eq!(heard(place, listener, session, run_out).await, News::Woken);
+    }
+
+    // Permits are free.
+    let kind = Kind::Semaphore { capacity: 1 };
+    let share = Share { kind, weight: 1 };
+    let joined = holder.ask("s");
+    holder.conn.permit_join(&joined, share).await.unwrap();
+    let waits = client.ask("s");
+    client.conn.permit_join(&waits, share).await.unwrap();
+    let pass = async {
+        let why = PassWhy::Ended(joined.grant_id);
+        let name = named("s");
+        let passed = holder.conn.permit_pass(&PassParams { name, why }).await;
+        assert_eq!(passed.unwrap().unwrap().next, [waits.grant_id]);
+    };
+    assert_eq!(heard(place, listener, session, pass).await, News::Woken);
+}
+
+/// It was dropped in its sleep, so that the server has not seen yet that it is gone.
+pub(super) async fn a_listener_takes_the_place_of_the_one_before(place: &Database) {
+    let mut client = Client::new(place).await;
+    let session = client.session;
+    let mut before = listen(place.connect().await, session).await.unwrap();
+    tokio::select! {
+        news = before.next() => panic!("{news:?}"),
+        () = sleeps(place, session) => {}
+    }
+    let mut listener = listen(place.connect().await, session).await.unwrap();
+    drop(before);
+    let test = async { client.conn.queue_test(session).await.unwrap() };
+    assert_eq!(
+        heard(place, &mut *listener, session, test).await,
+        News::Woken
+    );
+}
+
+/// Nobody listens, or who listened has gone.
+pub(super) async fn a_name_is_passed_on_to_who_does_not_listen(place: &Database) {
+    let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
+    for listens in [false, true] {
+        if listens {
+            let listener = listen(place.connect().await, client.session).await.unwrap();
+            listener.close().await;
+        }
+        let held = holder.hold("a").await;
+        let waits = client.wait("a").await;
+        holder.release(held.params.grant_id, "a", held.fence).await;
+        let row = client.row("a").await;
+        assert!(row.is_of(waits.params.grant_id));
+        client.conn.queue_test(client.session).await.unwrap();
+        client.release(waits.params.grant_id, "a", row.fence).await;
+    }
+}
