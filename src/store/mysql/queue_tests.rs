@@ -16,6 +16,8 @@ use crate::store::verbs::time::micros;
 
 #[path = "exchange_tests.rs"]
 mod exchange;
+#[path = "listener_tests.rs"]
+mod listeners;
 #[path = "permit_tests.rs"]
 mod permits;
 #[path = "queue_stress_tests.rs"]
@@ -355,10 +357,14 @@ macro_rules! on_both {
     };
 }
 
+use listeners::*;
 use permits::*;
 use stress::waiters_that_die_and_ask_twice_keep_the_queue_in_order;
 
 on_both! {
+    whoever_waits_is_woken
+    a_listener_takes_the_place_of_the_one_before
+    a_name_is_passed_on_to_who_does_not_listen
     a_second_sending_waits_for_the_first
     a_release_that_waits_for_a_join_sees_its_waiter
     a_second_confirm_moves_no_expiry_back

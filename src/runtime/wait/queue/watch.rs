@@ -194,7 +194,8 @@ async fn look(
     let version = async |store: &mut dyn Store| store.queue_version().await;
     let version = link.run("watch", timeout, version).await?;
     let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
-    let is_due = is_whole || is_soon || seen.is_woken || seen.expiry.is_some_and(Moment::has_passed);
+    let is_due =
+        is_whole || is_soon || seen.is_woken || seen.expiry.is_some_and(Moment::has_passed);
     // A place may have come since, with a row that the version has counted before.
     let is_old = seen
         .looked
@@ -334,6 +335,31 @@ mod tests {
         assert_eq!(seen.next(&queue), seen.at + LONGEST);
         queue.queued(false);
         assert!(seen.next(&queue) <= Moment::now() + SOON);
+    }
+
+    #[test]
+    fn who_is_woken_looks_at_once_and_seldom_and_often_again_after_a_miss() {
+        let queue = Queue::default();
+        let seen = LastLook::nothing();
+        let is_seldom = || seen.next(&queue) == seen.at + LONGEST;
+        queue.woken();
+        assert_eq!(seen.next(&queue), seen.at);
+        let taken = |queue: &Queue| {
+            let state = &mut *queue.state();
+            (state.is_woken, state.soon) = (false, None);
+        };
+        taken(&queue);
+        assert!(is_seldom());
+        // A look that had begun before has found them.
+        queue.missed(seen.began);
+        assert!(is_seldom());
+        queue.missed(Moment::now() + SHORTEST_PAUSE);
+        assert!(!is_seldom());
+        assert!(queue.state().missed_at().is_some());
+        // They were just late.
+        queue.woken();
+        taken(&queue);
+        assert!(is_seldom() && queue.state().missed_at().is_none());
     }
 
     #[test]
