@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::listener::listen;
-use super::statement::{found_cluster, is_in_cluster, read_alone};
+use super::statement::{found_cluster, read_alone};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::{Connection, Connector, VerbCall};
@@ -177,17 +177,13 @@ impl Connector for MySql {
         Ok(conn)
     }
 
-    /// The connection is one like the others. On a cluster nobody listens: another node wakes nobody here.
+    /// The connection is one like the others.
     async fn listen(
         &self,
         server: usize,
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault> {
         let conn = self.connect(server, LISTENER_TIMEOUT).await?;
-        if is_in_cluster() {
-            let _ = sqlx::Connection::close(conn).await;
-            return Ok(None);
-        }
         Ok(Some(listen(conn, session).await?))
     }
 }
