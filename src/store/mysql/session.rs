@@ -8,6 +8,7 @@ use sqlx::{Connection, FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::grant_rule::freed;
+use super::listener::{listener_of, wake};
 use super::statement::{fill, hex, read_alone, read_as, write_and_read};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
@@ -65,6 +66,24 @@ UPDATE (
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET ",
     freed!("l.")
+);
+
+/// Who listens for the first waiters of the names that the session has, also those that it has permits of.
+const WAITING: &str = concat!(
+    "
+SELECT DISTINCT ",
+    listener_of!(
+        "(
+    SELECT HEX(w.session_id)
+    FROM rowlock_lock n FORCE INDEX (PRIMARY)
+    STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = n.name AND w.position > n.passed
+    STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id AND s.expires_at > SYSDATE(6)
+    WHERE n.name = SUBSTRING_INDEX(l.name, 0x00, 1) AND n.waiters > 0
+    ORDER BY w.position LIMIT 1)"
+    ),
+    "
+FROM rowlock_lock l FORCE INDEX (rowlock_lock_session)
+WHERE l.session_id = ? LIMIT 1000"
 );
 
 const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = ?";
@@ -149,6 +168,7 @@ impl SessionStore for MySqlConnection {
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
         // It waits for the session's row only, which nobody keeps who waits for another row.
+        let waiting = read_alone(self, &fill(WAITING, &[hex(id.as_bytes())])).await?;
         let mut tx = self.begin().await?;
         sqlx::query(END).bind(id).execute(&mut *tx).await?;
         let freed = sqlx::query(FREE).bind(id).bind(i64::MAX);
@@ -156,6 +176,8 @@ impl SessionStore for MySqlConnection {
         tx.commit().await?;
         // Locks that were granted meanwhile.
         let (late, _) = self.session_free(id, i64::MAX).await?;
+        let waiting: Result<Vec<Option<i64>>, _> = waiting.iter().map(|row| row.try_get(0)).collect();
+        wake(self, waiting?.into_iter().flatten()).await;
         Ok(freed + late)
     }
 
