@@ -177,14 +177,13 @@ impl Connector for MySql {
         Ok(conn)
     }
 
-    /// The connection is one like the others.
     async fn listen(
         &self,
         server: usize,
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault> {
         let conn = self.connect(server, LISTENER_TIMEOUT).await?;
-        Ok(Some(listen(conn, session).await?))
+        listen(conn, session).await
     }
 }
 

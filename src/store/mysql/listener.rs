@@ -10,11 +10,15 @@
 //!
 //! A wake that comes between two sleeps is lost: it ends nothing, also not the next statement. The look that follows
 //! each wake begins when the next sleep does, and another one comes a little later.
+//!
+//! Nobody listens on MariaDB. If a second KILL QUERY comes while the first one's sleeper wakes up, each of both threads
+//! waits for a mutex of the other one for up to two seconds. One mutex is that of all sleeps of the server (seen on
+//! 10.11).
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
+use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -53,24 +57,27 @@ const SLEEP: &str = "SELECT CAST(SLEEP(10) AS SIGNED)";
 /// How long the end of the connection may take.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// `ER_QUERY_INTERRUPTED`: so MariaDB tells a sleeper that it was woken. MySQL returns 1.
-const INTERRUPTED: u16 = 1317;
-
 #[derive(Debug)]
 struct Sleeper(MySqlConnection);
 
-/// Listens for a session, on this connection.
+/// Listens for a session, on this connection; `None`: not on this server.
 pub(super) async fn listen(
     mut conn: MySqlConnection,
     session: Uuid,
-) -> Result<Box<dyn Listener>, Fault> {
+) -> Result<Option<Box<dyn Listener>>, Fault> {
     let id = quoted_id(session);
     let lock = format!("SELECT CAST(GET_LOCK(CONCAT('rowlock_', {id}), 1) AS SIGNED)");
-    let sleeps = format!("SELECT CAST(IS_USED_LOCK(CONCAT('rowlock_', {id})) AS SIGNED)");
+    let before = format!(
+        "SELECT CAST(IS_USED_LOCK(CONCAT('rowlock_', {id})) AS SIGNED), VERSION() LIKE '%MariaDB%'"
+    );
     // The connection before this one, if the server has not seen yet that it is gone.
-    let before = read_alone(&mut conn, &sleeps).await?;
+    let before = read_alone(&mut conn, &before).await?;
+    if before[0].try_get(1)? {
+        let _ = conn.close().await;
+        return Ok(None);
+    }
     if let Some(before) = listener(before.first())? {
-        let end = sqlx::raw_sql(AssertSqlSafe(format!("KILL {before}")));
+        let end = sqlx::raw_sql(AssertSqlSafe(kill(&before.to_string())));
         let _ = end.execute(&mut conn).await;
     }
     let locked = sqlx::raw_sql(AssertSqlSafe(lock))
@@ -80,11 +87,17 @@ pub(super) async fn listen(
         let why = "another connection listens for the session";
         return Err(Fault::said(FaultKind::LockTimeout, why));
     }
-    Ok(Box::new(Sleeper(conn)))
+    Ok(Some(Box::new(Sleeper(conn))))
 }
 
 fn quoted_id(session: Uuid) -> String {
     format!("'{}'", session.simple())
+}
+
+/// KILL, as a text that proxies send on: one that begins with KILL they carry out themselves, on a connection of theirs
+/// that has this id by chance (ProxySQL; MariaDB MaxScale Limitations, "KILL").
+fn kill(what: &str) -> String {
+    format!("SET @rl_kill = 'KILL {what}'; PREPARE rl_kill FROM @rl_kill; EXECUTE rl_kill")
 }
 
 /// What [`listener_of`] has found in the first column.
@@ -98,7 +111,7 @@ pub(super) async fn wake(conn: &mut MySqlConnection, listeners: impl IntoIterato
     listeners.sort_unstable();
     listeners.dedup();
     for id in listeners {
-        let wake = sqlx::raw_sql(AssertSqlSafe(format!("KILL QUERY {id}")));
+        let wake = sqlx::raw_sql(AssertSqlSafe(kill(&format!("QUERY {id}"))));
         if let Err(error) = wake.execute(&mut *conn).await {
             tracing::debug!(%error, "a client that waits was not woken: it looks by itself");
         }
@@ -127,11 +140,9 @@ pub(super) async fn wake_first(conn: &mut MySqlConnection, name: &Name) -> Resul
 impl Listener for Sleeper {
     async fn next(&mut self) -> Result<News, Fault> {
         loop {
-            match sqlx::raw_sql(SLEEP).fetch_one(&mut self.0).await {
-                Ok(slept) if slept.try_get::<i64, _>(0)? == 0 => {}
-                Ok(_) => return Ok(News::Woken),
-                Err(error) if is_woken(&error) => return Ok(News::Woken),
-                Err(error) => return Err(error.into()),
+            let slept = sqlx::raw_sql(SLEEP).fetch_one(&mut self.0).await?;
+            if slept.try_get::<i64, _>(0)? == 1 {
+                return Ok(News::Woken);
             }
         }
     }
@@ -148,10 +159,4 @@ impl Listener for Sleeper {
         };
         let _ = timeout(CLOSING, ended).await;
     }
-}
-
-fn is_woken(error: &sqlx::Error) -> bool {
-    let error = error.as_database_error();
-    let error = error.and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-    error.is_some_and(|error| error.number() == INTERRUPTED)
 }

@@ -7,6 +7,11 @@ use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
 use crate::store::verbs::permit::PermitStore;
 use crate::store::verbs::queue::{Listener, News};
 
+async fn listener_of(place: &Database, session: Uuid) -> Box<dyn Listener> {
+    let conn = place.connect().await;
+    listen(conn, session).await.unwrap().unwrap()
+}
+
 /// Until the connection that listens for the client's session sleeps.
 async fn sleeps(place: &Database, session: Uuid) {
     let mut conn = place.connect().await;
@@ -37,7 +42,7 @@ async fn heard(
 pub(super) async fn whoever_waits_is_woken(place: &Database) {
     let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
     let session = client.session;
-    let mut listener = listen(place.connect().await, session).await.unwrap();
+    let mut listener = listener_of(place, session).await;
     let listener = &mut *listener;
     let test = async { holder.conn.queue_test(session).await.unwrap() };
     assert_eq!(heard(place, listener, session, test).await, News::Woken);
@@ -45,7 +50,9 @@ pub(super) async fn whoever_waits_is_woken(place: &Database) {
     // The name is passed on.
     let held = holder.hold("a").await;
     let waits = client.wait("a").await;
-    let release = async { holder.release(held.params.grant_id, "a", held.fence).await };
+    let release = async {
+        holder.release(held.params.grant_id, "a", held.fence).await;
+    };
     assert_eq!(heard(place, listener, session, release).await, News::Woken);
     assert!(client.row("a").await.is_of(waits.params.grant_id));
 
@@ -85,12 +92,12 @@ pub(super) async fn whoever_waits_is_woken(place: &Database) {
 pub(super) async fn a_listener_takes_the_place_of_the_one_before(place: &Database) {
     let mut client = Client::new(place).await;
     let session = client.session;
-    let mut before = listen(place.connect().await, session).await.unwrap();
+    let mut before = listener_of(place, session).await;
     tokio::select! {
         news = before.next() => panic!("{news:?}"),
         () = sleeps(place, session) => {}
     }
-    let mut listener = listen(place.connect().await, session).await.unwrap();
+    let mut listener = listener_of(place, session).await;
     drop(before);
     let test = async { client.conn.queue_test(session).await.unwrap() };
     assert_eq!(
@@ -104,7 +111,7 @@ pub(super) async fn a_name_is_passed_on_to_who_does_not_listen(place: &Database)
     let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
     for listens in [false, true] {
         if listens {
-            let listener = listen(place.connect().await, client.session).await.unwrap();
+            let listener = listener_of(place, client.session).await;
             listener.close().await;
         }
         let held = holder.hold("a").await;
@@ -115,4 +122,11 @@ pub(super) async fn a_name_is_passed_on_to_who_does_not_listen(place: &Database)
         client.conn.queue_test(client.session).await.unwrap();
         client.release(waits.params.grant_id, "a", row.fence).await;
     }
+}
+
+/// Two wakes at once would stop all sleeps of the server.
+pub(super) async fn nobody_listens(place: &Database) {
+    let client = Client::new(place).await;
+    let listened = listen(place.connect().await, client.session).await;
+    assert!(listened.unwrap().is_none());
 }

@@ -176,7 +176,8 @@ impl SessionStore for MySqlConnection {
         tx.commit().await?;
         // Locks that were granted meanwhile.
         let (late, _) = self.session_free(id, i64::MAX).await?;
-        let waiting: Result<Vec<Option<i64>>, _> = waiting.iter().map(|row| row.try_get(0)).collect();
+        let waiting: Result<Vec<Option<i64>>, _> =
+            waiting.iter().map(|row| row.try_get(0)).collect();
         wake(self, waiting?.into_iter().flatten()).await;
         Ok(freed + late)
     }
