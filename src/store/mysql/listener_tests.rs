@@ -16,8 +16,8 @@ async fn listener_of(place: &Database, session: Uuid) -> Box<dyn Listener> {
 async fn sleeps(place: &Database, session: Uuid) {
     let mut conn = place.connect().await;
     let asleep = format!(
-        "SELECT COUNT(*) FROM information_schema.processlist
-         WHERE id = IS_USED_LOCK('rowlock_{}') AND info LIKE '%SLEEP%'",
+        "SELECT COUNT(*) FROM performance_schema.processlist
+         WHERE id = IS_USED_LOCK('rowlock_{}') AND state = 'User sleep'",
         session.simple()
     );
     while Database::numbers(&mut conn, &asleep).await[0] == 0 {
