@@ -11,9 +11,8 @@
 //! A wake that comes between two sleeps is lost: it ends nothing, also not the next statement. The look that follows
 //! each wake begins when the next sleep does, and another one comes a little later.
 //!
-//! Nobody listens on MariaDB. If a second KILL QUERY comes while the first one's sleeper wakes up, each of both threads
-//! waits for a mutex of the other one for up to two seconds. One mutex is that of all sleeps of the server (seen on
-//! 10.11).
+//! Nobody listens on MariaDB. If a second KILL QUERY comes while the sleeper wakes up, each of both threads waits for
+//! a mutex of the other one, for up to two seconds. One mutex is that of all sleeps of the server (seen on 10.11).
 
 use std::time::Duration;
 
@@ -94,8 +93,8 @@ fn quoted_id(session: Uuid) -> String {
     format!("'{}'", session.simple())
 }
 
-/// KILL, as a text that proxies send on: one that begins with KILL they carry out themselves, on a connection of theirs
-/// that has this id by chance (ProxySQL; MariaDB MaxScale Limitations, "KILL").
+/// KILL, as a text that proxies send on. A text that begins with KILL they carry out themselves, on a connection of
+/// theirs that has this id by chance (MariaDB's proxy, Limitations, "KILL").
 fn kill(what: &str) -> String {
     format!("SET @rl_kill = 'KILL {what}'; PREPARE rl_kill FROM @rl_kill; EXECUTE rl_kill")
 }
