@@ -39,6 +39,13 @@ macro_rules! listener_of {
 }
 pub(super) use listener_of;
 
+/// That of a session; and whether the server is MariaDB.
+const OF_SESSION: &str = concat!(
+    "SELECT ",
+    listener_of!("HEX(?)"),
+    ", VERSION() LIKE '%MariaDB%'"
+);
+
 /// That of the first waiter whose session is live.
 const OF_FIRST: &str = concat!(
     "SELECT ",
@@ -64,12 +71,10 @@ pub(super) async fn listen(
     mut conn: MySqlConnection,
     session: Uuid,
 ) -> Result<Option<Box<dyn Listener>>, Fault> {
-    let id = quoted_id(session);
-    let lock = format!("SELECT CAST(GET_LOCK(CONCAT('rowlock_', {id}), 1) AS SIGNED)");
-    let before = format!(
-        "SELECT CAST(IS_USED_LOCK(CONCAT('rowlock_', {id})) AS SIGNED), VERSION() LIKE '%MariaDB%'"
-    );
+    let id = session.simple();
+    let lock = format!("SELECT CAST(GET_LOCK('rowlock_{id}', 1) AS SIGNED)");
     // The connection before this one, if the server has not seen yet that it is gone.
+    let before = fill(OF_SESSION, &[hex(session.as_bytes())]);
     let before = read_alone(&mut conn, &before).await?;
     if before[0].try_get(1)? {
         let _ = conn.close().await;
@@ -87,10 +92,6 @@ pub(super) async fn listen(
         return Err(Fault::said(FaultKind::LockTimeout, why));
     }
     Ok(Some(Box::new(Sleeper(conn))))
-}
-
-fn quoted_id(session: Uuid) -> String {
-    format!("'{}'", session.simple())
 }
 
 /// KILL, as a text that proxies send on. A text that begins with KILL they carry out themselves, on a connection of
@@ -119,9 +120,7 @@ pub(super) async fn wake(conn: &mut MySqlConnection, listeners: impl IntoIterato
 
 /// Wakes the listener of a session.
 pub(super) async fn wake_session(conn: &mut MySqlConnection, session: Uuid) -> Result<(), Fault> {
-    let id = quoted_id(session);
-    let of = format!("SELECT CAST(IS_USED_LOCK(CONCAT('rowlock_', {id})) AS SIGNED)");
-    let found = read_alone(conn, &of).await?;
+    let found = read_alone(conn, &fill(OF_SESSION, &[hex(session.as_bytes())])).await?;
     let found = listener(found.first())?;
     wake(conn, found).await;
     Ok(())

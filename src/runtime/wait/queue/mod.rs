@@ -93,7 +93,7 @@ struct QueueState {
 struct Wakes {
     /// The last time.
     at: Moment,
-    /// A look has found news. Since then nobody was woken for them.
+    /// When a look found a grant for which no wake had come.
     missed: Option<Moment>,
 }
 
@@ -104,7 +104,7 @@ impl QueueState {
         self.told.is_some() || wakes.is_some_and(|wakes| wakes.missed.is_none())
     }
 
-    /// When it is certain that nobody was woken for news.
+    /// Until then a late wake may still come for a grant that a look has found.
     fn missed_at(&self) -> Option<Moment> {
         Some(self.wakes.as_ref()?.missed? + SOON)
     }
