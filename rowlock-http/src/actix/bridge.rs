@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse};
 use actix_web::error::{ContentTypeError, JsonPayloadError, PayloadError};
-use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse, rt};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{Request, Response};
@@ -196,7 +196,7 @@ async fn send<B: MessageBody>(
 }
 
 /// Hands on the body of a request as it arrives.
-pub(super) async fn feed(mut payload: Payload, parts: mpsc::Sender<Part>) {
+async fn feed(mut payload: Payload, parts: mpsc::Sender<Part>) {
     loop {
         let part = select! {
             biased;
@@ -222,6 +222,12 @@ pub(super) enum RequestBody {
 }
 
 impl RequestBody {
+    pub(super) fn arriving(payload: Payload) -> Self {
+        let (chunks, body) = mpsc::channel(AHEAD);
+        rt::spawn(feed(payload, chunks));
+        Self::Arriving(body)
+    }
+
     fn into_payload(self) -> Payload {
         let bytes = match self {
             Self::Whole(bytes) => Ok(bytes),

@@ -83,7 +83,7 @@ mod bridge;
 mod convert;
 
 use std::future::{Future, Ready, ready};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -91,11 +91,12 @@ use std::{fmt, io};
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{Payload, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, ResponseError, rt};
-use http::{Extensions, Request};
-use tokio::sync::{mpsc, oneshot};
+use http::{Extensions, HeaderMap, Request};
+use tokio::sync::oneshot;
 
 use self::bridge::{Bridge, RequestBody};
 use crate::body::ResponseBody;
+use crate::collect::discard;
 use crate::extract::NoAttempt;
 use crate::handle::Idempotent;
 use crate::layer::IdempotencyLayer;
@@ -197,7 +198,7 @@ where
             Ok(head) => head,
             Err(error) => {
                 let refusal = HttpResponse::BadRequest().body(error.to_string());
-                return Box::pin(ready(Ok(request.into_response(refusal))));
+                return refuse(request, HeaderMap::new(), refusal);
             }
         };
         let admitted = panics::catch(ADMITS, || {
@@ -217,18 +218,16 @@ where
             }
             Err(problem) => {
                 let refusal = convert::response(settings.response(&problem));
-                Box::pin(ready(Ok(request.into_response(refusal))))
+                refuse(request, head.headers, refusal)
             }
             Ok(Some(asked)) => Box::pin(async move {
                 let (request, payload) = request.into_parts();
                 let same = convert::same(&request);
-                let (chunks, body) = mpsc::channel(AHEAD);
-                rt::spawn(bridge::feed(payload, chunks));
+                let body = RequestBody::arriving(payload);
                 let (calls, called) = oneshot::channel();
                 let (ends, ended) = oneshot::channel();
                 let handler = rt::spawn(bridge::handle(inner, request, called, ends));
                 let bridge = Bridge::new(calls, handler);
-                let body = RequestBody::Arriving(body);
                 let answer = asked.answer(bridge, Request::from_parts(head, body)).await;
                 let answer =
                     answer.unwrap_or_else(|_| settings.response(&Problem::HandlerPanicked));
@@ -238,6 +237,15 @@ where
             }),
         }
     }
+}
+
+/// Answers when the client has written its body, or most of it: how long actix-web reads on by itself is a setting.
+fn refuse(request: ServiceRequest, headers: HeaderMap, refusal: HttpResponse) -> Answered {
+    let (request, payload) = request.into_parts();
+    Box::pin(async move {
+        discard(&headers, pin!(RequestBody::arriving(payload))).await;
+        Ok(ServiceResponse::new(request, refusal.map_into_boxed_body()))
+    })
 }
 
 /// The attempt of this request, for handlers inside of an [`IdempotencyMiddleware`]. Take `Option<Idempotent>` where a

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::thread;
+use std::time::Duration;
 
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::dev::{ServerHandle, Service};
@@ -75,7 +76,9 @@ pub(crate) async fn serve_app(
                     }
                 })
         };
-        let server = HttpServer::new(app).workers(2).disable_signals();
+        // It closes a connection at once whose body nobody has read: the layer reads it, whatever the server does.
+        let server = HttpServer::new(app).client_disconnect_timeout(Duration::ZERO);
+        let server = server.workers(2).disable_signals();
         let server = server.listen(listener).unwrap().run();
         started.send(server.handle()).unwrap();
         rt::System::new().block_on(server).unwrap();
