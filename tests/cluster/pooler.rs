@@ -312,7 +312,7 @@ async fn statements_that_others_left_behind_are_not_run() {
     it.remove().await;
 }
 
-/// The pooler gives the server's notifications to nobody, so waiters look whose turn it is.
+/// The pooler gives a notification to whichever client has the server's session, so waiters look whose turn it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_granted_in_order_without_notifications() {
     let it = Pooled::new().await;
@@ -331,6 +331,8 @@ async fn waiters_are_granted_in_order_without_notifications() {
         &["0", "1", "2", "3", "4", "5", "6", "7", "8"],
     )
     .await;
+    let listens = "SELECT channel FROM pg_listening_channels() AS channel";
+    assert_eq!(it.ask_all(listens).await, [""; 0]);
     release(&held).await;
     assert_eq!(turns(waiting).await, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
 

@@ -85,8 +85,8 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         operation_timeout: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
-    /// A new connection to the server of this number that hears the news of a session. `None`: this engine sends no
-    /// news.
+    /// A new connection to the server of this number that hears the news of a session. `None`: there are no news on
+    /// this way.
     fn listen(
         &self,
         server: usize,

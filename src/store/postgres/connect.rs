@@ -138,9 +138,9 @@ impl Postgres {
     ) -> Result<Sharing, Fault> {
         let known = self.sharing.get();
         let pooled = match known {
-            Some(sharing @ (Sharing::Tracked | Sharing::Mixed)) => return Ok(sharing),
-            Some(Sharing::Not) if self.told => return Ok(Sharing::Not),
-            Some(Sharing::Not) => seen.reused,
+            Some(sharing) if sharing.is_shared() => return Ok(sharing),
+            Some(sharing) if self.told => return Ok(sharing),
+            Some(_) => seen.reused,
             None => seen.reused || is_shared(conn, seen, options).await?,
         };
         let sharing = if !pooled {
@@ -249,6 +249,11 @@ impl Connector for Postgres {
         server: usize,
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault> {
+        // What a server's session hears reaches whichever client has the session at that time, also the application,
+        // whose statement fails with it (sqlx 0.9).
+        if self.sharing.get().is_some_and(Sharing::is_shared) {
+            return Ok(None);
+        }
         let options = self.origin.now(server, database).await?;
         Ok(Some(listen(&options, session).await?))
     }

@@ -1,12 +1,14 @@
 //! Poolers: how a connection shares the server's sessions. `session.rs` sends the verbs accordingly.
 //!
-//! A pooler in transaction mode lends a server connection to each transaction. Two things follow:
+//! A pooler in transaction mode lends a server connection to each transaction. Three things follow:
 //!
 //! - *No session settings.* They would stay with a connection that other clients use. Where the default isolation is
 //!   not the one that the verbs rely on, each verb runs in a transaction that asks for it.
 //! - *No name for a prepared statement*, unless the pooler keeps track of them (`PgBouncer` does from 1.21 on, if it
 //!   is told to). Two clients use the name `sqlx_s_1` for different statements, and the server would run the one that
 //!   it has. There each verb runs in a transaction of its own, and its statements have no names.
+//!
+//! - *No LISTEN.* The session that listens is another client's a moment later, and so is what it hears.
 //!
 //! So the first connection finds out how it is shared ([`Sharing`]), before anything is prepared.
 
@@ -53,6 +55,12 @@ pub(super) enum Sharing {
     Tracked,
     /// Each transaction may run in another session, which has other clients' prepared statements.
     Mixed,
+}
+
+impl Sharing {
+    pub(super) fn is_shared(self) -> bool {
+        self != Self::Not
+    }
 }
 
 /// A client of this process has found [`Sharing::Mixed`]. The callers' connections come from their own pools and

@@ -1,8 +1,8 @@
 //! Hearing at once whose turn it is, where the server tells it.
 //!
-//! Behind a pooler that shares connections, a client can ask to be told and is never told. So the news count only
-//! after a test: the [looks](super::watch) send one, over another connection. When a look finds news that were not
-//! heard, there is a test again.
+//! Behind a pooler or a proxy a client may ask to be told and is never told. So the news count only after a test: the
+//! [looks](super::watch) send one, over another connection. When a look finds news that were not heard, there is a
+//! test again.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
                 listener.close().await;
                 heard
             }
-            // This engine tells no news.
+            // There are no news on this way.
             Ok(None) => return,
             Err(fault) => Err(fault),
         };
