@@ -14,8 +14,9 @@ impl Idempotency {
     /// Asks for `key` in `scope`: begins an attempt if the key is free, or else reports the state of its record.
     ///
     /// `scope` says whose key it is (it must not begin with `http:`, the prefix of [HTTP
-    /// clients](crate::layer::HTTP_SCOPES)). `fingerprint` is the digest of the request. A replay takes one statement,
-    /// a new attempt two (four on MySQL and MariaDB). Concurrent calls share these statements.
+    /// clients](crate::layer::HTTP_SCOPES)). `fingerprint` is the digest of the request. A new attempt takes one
+    /// statement, and so does a replay if this client has seen the key before; otherwise it takes two. (On SQLite a new
+    /// attempt takes two, and a replay one.) Concurrent calls share these statements.
     ///
     /// # Errors
     ///
@@ -79,7 +80,7 @@ impl Idempotency {
         fingerprint: &Fingerprint,
         mut room: impl FnMut() -> Option<R>,
     ) -> Result<Option<Begun<(IdempotencyGuard, R)>>, Error> {
-        self.core.seen_keys.insert(key);
+        let mut may_be_there = self.may_be_there(key);
         let mut waiting = self.waiting();
         let mut looks = 0;
         let of = (key, fingerprint);
@@ -92,12 +93,18 @@ impl Idempotency {
                 return Ok(Some(Begun::Replay(outcome)));
             }
             let claimed = self.core.flights.claimed(key);
-            let look = self.look(key, fingerprint, &mut waiting, None).await?;
-            let before = match look.refusal() {
-                Ok(before) => before,
-                Err(refusal) => return Ok(Some(refusal)),
+            let before = if may_be_there {
+                let look = self.look(key, fingerprint, &mut waiting, None).await?;
+                match look.refusal() {
+                    Ok(before) => before,
+                    Err(refusal) => return Ok(Some(refusal)),
+                }
+            } else {
+                None
             };
-            let flight = match self.core.flights.take(key, fingerprint, claimed) {
+            let has_looked = std::mem::replace(&mut may_be_there, true);
+            let over = claimed.filter(|_| has_looked);
+            let flight = match self.core.flights.take(key, fingerprint, over) {
                 Ok(flight) => flight,
                 Err(other) => match self.wait_out(&mut waiting, of, other).await {
                     WaitOutcome::Kept(outcome) => return Ok(Some(Begun::Replay(outcome))),
@@ -111,9 +118,13 @@ impl Idempotency {
                 },
             };
             let Some(room) = room() else {
-                return Ok(None);
+                if has_looked {
+                    return Ok(None);
+                }
+                // A replay needs none.
+                continue;
             };
-            looks += 1;
+            looks += u32::from(has_looked);
             let params = self.ask(key, fingerprint, before);
             let claim = |reply| Claim::task(&self.core.holdings, params, reply);
             match self.core.lanes.answer(claim).await? {
@@ -127,7 +138,7 @@ impl Idempotency {
                     return Ok(Some(Begun::New((guard, room))));
                 }
                 // Another caller was faster: look at the record again.
-                ClaimAnswer::Missed | ClaimAnswer::Locked if looks == 1 => {}
+                ClaimAnswer::Missed | ClaimAnswer::Locked if looks <= 1 => {}
                 missed => {
                     drop((room, flight));
                     if looks == 2

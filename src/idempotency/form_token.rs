@@ -17,7 +17,6 @@
 //!
 //! After a rollback or a crash the token still exists, and the form can be submitted again.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -322,10 +321,6 @@ impl FormTokens {
 /// The record that keeps the outcome of a submission. (An application's own key in the same scope cannot be equal:
 /// this key contains the token's digest.)
 pub(super) fn record(params: &TokenParams) -> Result<RecordKey, Error> {
-    let mut key = String::from("form-token ");
-    for byte in params.digest.as_bytes() {
-        // Writing to a string cannot fail.
-        let _ = write!(key, "{byte:02x}");
-    }
+    let key = format!("form-token {}", hex::encode(params.digest.as_bytes()));
     Ok(RecordKey::new(&params.scope, key)?)
 }

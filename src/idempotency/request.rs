@@ -171,6 +171,13 @@ impl Idempotency {
         self
     }
 
+    /// Whether to look at the record before the first claim: a client that has seen the key will probably find a
+    /// replay, which needs no claim. On an engine with one writer a claim waits for all others.
+    pub(super) fn may_be_there(&self, key: &RecordKey) -> bool {
+        let is_known = self.core.seen_keys.see(key);
+        is_known || self.core.server.capabilities.one_writer
+    }
+
     pub(super) fn ask(
         &self,
         key: &RecordKey,

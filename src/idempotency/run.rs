@@ -98,11 +98,7 @@ impl Idempotency {
     {
         let mut waiting = self.waiting();
         let mut attempts = self.retry.attempts_of_one()?;
-        // If this client has seen the key, a replay is likely, and a look needs no transaction. On an engine with one
-        // writer, beginning a transaction waits for all others, so always look first.
-        let mut looks =
-            self.core.server.capabilities.one_writer || self.core.seen_keys.contains(key);
-        self.core.seen_keys.insert(key);
+        let mut looks = self.may_be_there(key);
         let mut flight = None;
         let of = (key, fingerprint);
         loop {

@@ -52,11 +52,7 @@ impl From<&Fingerprint> for Fingerprint {
 /// Prints the first eight bytes in hexadecimal.
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fingerprint(")?;
-        for byte in &self.0[..8] {
-            write!(f, "{byte:02x}")?;
-        }
-        f.write_str("…)")
+        write!(f, "Fingerprint({}…)", hex::encode(&self.0[..8]))
     }
 }
 

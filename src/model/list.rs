@@ -1,7 +1,5 @@
 //! What operators ask of a list, and a page of the answer.
 
-use std::fmt::Write as _;
-
 use super::{Error, InvalidError, Kind, LockInfo, Name, PauseInfo, RecordState};
 
 /// A part of a list, in the order of its keys.
@@ -174,10 +172,7 @@ pub(crate) fn check_limit(limit: Option<u32>) -> Result<usize, Error> {
 
 /// A key as text, for the begin of a page.
 pub(crate) fn cursor(key: &[u8]) -> String {
-    key.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(key)
 }
 
 /// The key that [`cursor`] has written.
@@ -188,13 +183,8 @@ pub(crate) fn key_at(cursor: &str) -> Result<Vec<u8>, Error> {
             reason: "it is not the `next` of another page",
         })
     };
-    let byte = |pair: &[u8]| {
-        let text = std::str::from_utf8(pair).ok()?;
-        let is_hex = text.len() == 2 && text.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hex.then(|| u8::from_str_radix(text, 16).ok())?
-    };
-    let bytes: Option<Vec<u8>> = cursor.as_bytes().chunks(2).map(byte).collect();
-    bytes.filter(|key| key.len() <= 1_024).ok_or_else(refused)
+    let key = hex::decode(cursor).ok();
+    key.filter(|key| key.len() <= 1_024).ok_or_else(refused)
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rowlock::{Begun, Fingerprint, Outcome, Scope};
+use rowlock::{Begun, Engine, Fingerprint, Outcome, Scope};
 use rowlock_test::eventually;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use crate::client;
 use crate::recorder::recorded;
+use crate::{client, client_of};
 
 const DUPLICATES: usize = 10_000;
 const LONG: Duration = Duration::from_mins(1);
@@ -63,4 +63,35 @@ async fn ten_thousand_duplicates_share_one_effect_and_a_few_reads() {
     assert!(all <= 20, "{all} reads");
     // One of them may have looked just then: it does so once a second.
     assert!(at_the_end <= 1, "the outcome is told: {at_the_end} reads");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_a_client_has_not_seen_is_claimed_at_once_and_another_one_is_read() {
+    let (_alone, db, rowlock) = client_of(Engine::Postgres).await;
+    let sent = || {
+        ["claim", "read"].map(|verb| recorded("rowlock_statement_seconds", &[("verb", verb)]).len())
+    };
+    let before = sent();
+    let since = || {
+        let now = sent();
+        [now[0] - before[0], now[1] - before[1]]
+    };
+    let request = Fingerprint::of("request");
+    let key = || Scope("scope").key("new");
+    let idempotency = rowlock.idempotency();
+    let Begun::New(guard) = idempotency.begin(key(), request).await.unwrap() else {
+        panic!("it is new");
+    };
+    assert_eq!(since(), [1, 0]);
+    let paid = Outcome::json(&"paid").unwrap();
+    guard.complete(&paid).await.unwrap();
+    for claims_and_reads in [[1, 1], [1, 2]] {
+        let again = idempotency.begin(key(), request).await.unwrap();
+        assert!(matches!(again, Begun::Replay(outcome) if outcome == paid));
+        assert_eq!(since(), claims_and_reads);
+    }
+    let other = db.rowlock().await.idempotency();
+    let elsewhere = other.begin(key(), request).await.unwrap();
+    assert!(matches!(elsewhere, Begun::Replay(outcome) if outcome == paid));
+    assert_eq!(since(), [2, 3]);
 }

@@ -28,9 +28,13 @@ const TTL: Duration = Duration::from_secs(6);
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 async fn client() -> (MutexGuard<'static, ()>, Db, Rowlock) {
+    client_of(Engine::Sqlite).await
+}
+
+async fn client_of(engine: Engine) -> (MutexGuard<'static, ()>, Db, Rowlock) {
     let alone = ALONE.lock().await;
     with_recorder();
-    let db = Db::new(Engine::Sqlite).await;
+    let db = Db::new(engine).await;
     let rowlock = Rowlock::connect(&db.url).await.unwrap();
     (alone, db, rowlock)
 }

@@ -15,19 +15,17 @@ pub(crate) enum GateMode {
     Cut,
 }
 
-/// What all answers to a client pass through.
-#[derive(Debug)]
-pub(crate) struct Gate(watch::Sender<GateMode>);
-
-impl Default for Gate {
-    fn default() -> Self {
-        Self(watch::Sender::new(GateMode::Pass))
-    }
-}
+/// What all answers to a client pass through: the mode, and how often connections were cut. (Who waits may miss a
+/// mode that was brief.)
+#[derive(Debug, Default)]
+pub(crate) struct Gate(watch::Sender<(GateMode, u64)>);
 
 impl Gate {
     pub(crate) fn set(&self, answers: GateMode) {
-        self.0.send_replace(answers);
+        self.0.send_modify(|(mode, cuts)| {
+            *mode = answers;
+            *cuts += u64::from(answers == GateMode::Cut);
+        });
     }
 
     /// Runs a call, and returns its answer when that may pass.
@@ -36,13 +34,14 @@ impl Gate {
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let mut answers = self.0.subscribe();
-        if *answers.borrow() == GateMode::Cut {
+        let (mode, before) = *answers.borrow();
+        if mode == GateMode::Cut {
             return Err(cut());
         }
         let answer = call.await;
-        let may_end = answers.wait_for(|answers| *answers != GateMode::HeldBack);
+        let may_end = answers.wait_for(|(mode, _)| *mode != GateMode::HeldBack);
         match may_end.await {
-            Ok(answers) if *answers == GateMode::Cut => Err(cut()),
+            Ok(now) if now.1 > before => Err(cut()),
             _ => answer,
         }
     }
@@ -50,4 +49,21 @@ impl Gate {
 
 fn cut() -> Fault {
     Fault::said(FaultKind::Disconnected, "a test has cut the connection")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cut_that_is_over_at_once_loses_what_was_held_back() {
+        let gate = Gate::default();
+        gate.set(GateMode::HeldBack);
+        let mut held = std::pin::pin!(gate.through(async { Ok(()) }));
+        assert!(futures_util::poll!(&mut held).is_pending());
+        gate.set(GateMode::Cut);
+        gate.set(GateMode::Pass);
+        assert!(held.await.is_err());
+        assert!(gate.through(async { Ok(()) }).await.is_ok());
+    }
 }

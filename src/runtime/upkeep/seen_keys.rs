@@ -17,18 +17,16 @@ pub(crate) struct SeenKeys {
 }
 
 impl SeenKeys {
-    pub(crate) fn contains(&self, key: &RecordKey) -> bool {
-        let digest = self.hasher.hash_one(key);
-        self.sets().iter().any(|set| set.contains(&digest))
-    }
-
-    pub(crate) fn insert(&self, key: &RecordKey) {
+    /// Whether it was seen before.
+    pub(crate) fn see(&self, key: &RecordKey) -> bool {
         let digest = self.hasher.hash_one(key);
         let mut sets = self.sets();
+        let is_known = sets.iter().any(|set| set.contains(&digest));
         if sets[0].len() >= GENERATION {
             sets[1] = std::mem::take(&mut sets[0]);
         }
         sets[0].insert(digest);
+        is_known
     }
 
     fn sets(&self) -> MutexGuard<'_, [HashSet<u64>; 2]> {
@@ -44,12 +42,11 @@ mod tests {
     fn the_newest_keys_are_known_and_old_ones_are_dropped() {
         let seen = SeenKeys::default();
         let key = |n: usize| RecordKey::new("s", n.to_string()).unwrap();
-        assert!(!seen.contains(&key(0)));
         for n in 0..3 * GENERATION {
-            seen.insert(&key(n));
+            assert!(!seen.see(&key(n)));
         }
-        assert!(seen.contains(&key(3 * GENERATION - 1)));
-        assert!(seen.contains(&key(2 * GENERATION)));
-        assert!(!seen.contains(&key(0)));
+        assert!(seen.see(&key(3 * GENERATION - 1)));
+        assert!(seen.see(&key(2 * GENERATION)));
+        assert!(!seen.see(&key(0)));
     }
 }

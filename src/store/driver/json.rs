@@ -1,8 +1,6 @@
 //! A batch of asks as one JSON parameter, for engines without arrays. Names and ids are in hexadecimal, so that they
 //! stay bytes whatever the connection's character set.
 
-use std::fmt::Write;
-
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -89,8 +87,8 @@ pub(crate) fn keys(keys: &[RecordKey]) -> String {
 }
 
 /// `[[scope, key, attempt seen or null, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun], …]`
-pub(crate) fn claims(all: &[&ClaimParams]) -> String {
-    array(all.iter().map(|params| {
+pub(crate) fn claims<'a>(all: impl IntoIterator<Item = &'a ClaimParams>) -> String {
+    array(all.into_iter().map(|params| {
         json!([
             bytes(params.key.scope()),
             bytes(params.key.key()),
@@ -101,6 +99,17 @@ pub(crate) fn claims(all: &[&ClaimParams]) -> String {
             bytes(params.fingerprint.as_bytes()),
             to_micros(params.lease),
             to_micros(params.remember_begun)
+        ])
+    }))
+}
+
+/// `[[scope, key, attempt_id], …]`
+pub(crate) fn claimed(all: &[ClaimParams]) -> String {
+    array(all.iter().map(|params| {
+        json!([
+            bytes(params.key.scope()),
+            bytes(params.key.key()),
+            params.attempt_id.simple().to_string()
         ])
     }))
 }
@@ -117,11 +126,15 @@ pub(crate) fn keeps(all: &[KeepParams]) -> String {
     }))
 }
 
-/// `[[scope, key, attempt_id, attempt, state, content type, outcome, retain, remember, bound, pardon, remember begun,
-/// step is open], …]`
+/// `[[scope, key, attempt_id, attempt, state, content type, retain, remember, bound, pardon, remember begun, step is
+/// open, where the outcome begins among all of them, its size], …]`
 pub(crate) fn ends(all: &[FinishParams]) -> String {
+    let mut first = 1;
     array(all.iter().map(|params| {
         let end = EndColumns::from(&params.end);
+        let size = end.outcome.map(|outcome| outcome.bytes().len());
+        let begin = first;
+        first += size.unwrap_or_default();
         json!([
             bytes(params.key.scope()),
             bytes(params.key.key()),
@@ -129,13 +142,14 @@ pub(crate) fn ends(all: &[FinishParams]) -> String {
             params.attempt,
             end.state,
             end.outcome.map(Outcome::content_type),
-            end.outcome.map(|outcome| bytes(outcome.bytes())),
             end.retain,
             end.remember,
             i32::from(end.bound),
             end.pardon,
             end.remember_begun,
-            i32::from(end.step_is_open)
+            i32::from(end.step_is_open),
+            begin,
+            size
         ])
     }))
 }
@@ -149,10 +163,7 @@ fn hex(name: &Name) -> String {
 }
 
 fn bytes(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    hex::encode(bytes)
 }
 
 #[cfg(test)]

@@ -1,25 +1,21 @@
 //! Idempotency records: the statements.
 //!
 //! They follow `lease.rs`, whose head explains how a batch is sent, which rows are locked, and which clock is read.
-//!
-//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that
-//! transaction. So a lane first asks for the lock of such a key with NOWAIT. (Another transaction may insert the key
-//! just afterwards; the lane's time-out bounds the wait for that transaction.)
 
 use async_trait::async_trait;
 use sqlx::{Connection, MySqlConnection};
 
-use super::grant_rule::may_grant;
-use super::statement::{fill, hex, quoted, read_as};
-use crate::model::{FaultKind, RecordKey};
+use super::fault::is_lock_time_out;
+use super::record_claim::{PROBE, claim};
+use super::statement::{changes_in_one_transaction, fill, hex, parts, quoted, read_as, text, with};
+use crate::model::{FaultKind, Outcome, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, RecordStore,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordStore,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
-use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::time::micros;
 
 /// Reads records. Times are in microseconds.
@@ -68,74 +64,6 @@ const READ_ONE: &str = read!(
 WHERE r.scope = ? AND r.idempotency_key = ?"
 );
 
-const PROBE: &str = "
-SELECT r.attempt
-FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
-)) a
-STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-FOR UPDATE /*!80000 OF r */ NOWAIT";
-
-/// A duplicate raises an error, which is caught.
-const CLAIM_NEW: &str = concat!(
-    "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
-                                 fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
-       a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
-       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND,
-       SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND
-FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-    max_attempts   INT                                PATH '$[3]',
-    attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-    holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-    fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-    lease          BIGINT                             PATH '$[7]',
-    remember_begun BIGINT                             PATH '$[8]'
-)) a WHERE ",
-    may_grant!()
-);
-
-const CLAIM_AGAIN: &str = concat!(
-    "
-UPDATE (
-    SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
-           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.remember_begun, r.state = 'running' AS taken_over
-    FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-        k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-        seen           BIGINT                             PATH '$[2]',
-        max_attempts   INT                                PATH '$[3]',
-        attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-        holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-        fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-        lease          BIGINT                             PATH '$[7]',
-        remember_begun BIGINT                             PATH '$[8]'
-    )) a
-    STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-        ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.attempt = a.seen
-      AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= SYSDATE(6)))
-      AND ",
-    may_grant!(),
-    "
-    LIMIT 1000000
-    FOR UPDATE /*!80000 OF r */ SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.state = 'running', r.bound = r.bound OR t.taken_over,
-    r.attempt = GREATEST(r.attempt + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))),
-    r.abandoned = IF(r.lease_until > SYSDATE(6) - INTERVAL 1 HOUR, r.abandoned, 0) + 1, r.max_attempts = t.max_attempts, r.attempt_id = t.attempt_id, r.holder = t.holder,
-    r.fingerprint = t.fingerprint, r.attempted_at = SYSDATE(6),
-    r.lease_until = SYSDATE(6) + INTERVAL t.lease MICROSECOND,
-    r.forget_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND, r.clean_at = SYSDATE(6) + INTERVAL t.remember_begun MICROSECOND"
-);
-
 const LOCK_FORGOTTEN: &str = "
 SELECT attempt FROM rowlock_idempotency
 WHERE scope = ? AND idempotency_key = ? AND attempt = ? AND forget_at <= SYSDATE(6)
@@ -161,45 +89,18 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
 
-/// The expressions that read `open_step` stand before the one that overwrites it.
+/// The expressions that read `open_step` and `bound` stand before those that overwrite them. (An UPDATE of a join would
+/// keep the outcome in a temporary table on the disk.)
 const FINISH: &str = "
-UPDATE (
-    SELECT r.scope, r.idempotency_key, a.state, a.content_type, a.outcome, a.retain,
-           IF(r.bound OR a.bound, a.remember_begun, a.remember) AS remember, a.bound, a.pardon, a.step_is_open
-    FROM JSON_TABLE(?, '$[*]' COLUMNS (
-        scope          VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-        k              VARCHAR(510) CHARACTER SET ascii PATH '$[1]',
-        attempt_id     CHAR(32)     CHARACTER SET ascii PATH '$[2]',
-        attempt        BIGINT                           PATH '$[3]',
-        state          VARCHAR(16)  CHARACTER SET ascii PATH '$[4]',
-        content_type   VARCHAR(255) CHARACTER SET ascii PATH '$[5]',
-        outcome        LONGTEXT     CHARACTER SET ascii PATH '$[6]',
-        retain         BIGINT                           PATH '$[7]',
-        remember       BIGINT                           PATH '$[8]',
-        bound          INT                              PATH '$[9]',
-        pardon         INT                              PATH '$[10]',
-        remember_begun BIGINT                           PATH '$[11]',
-        step_is_open   INT                              PATH '$[12]'
-    )) a
-    STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-        ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-    WHERE r.attempt_id = UNHEX(a.attempt_id) AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
-    LIMIT 1000000
-    FOR UPDATE /*!80000 OF r */ SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
-SET r.forget_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL, SYSDATE(6) + INTERVAL t.remember MICROSECOND),
-    r.clean_at = IF(t.step_is_open AND r.open_step IS NOT NULL, NULL,
-                    SYSDATE(6) + INTERVAL COALESCE(t.retain, t.remember) MICROSECOND),
-    r.state = IF(t.step_is_open AND r.open_step IS NOT NULL, 'unknown', t.state),
-    r.open_step = IF(t.step_is_open, r.open_step, NULL),
-    r.bound = r.bound OR t.bound,
-    r.abandoned = GREATEST(r.abandoned - t.pardon, 0),
-    r.content_type = t.content_type,
-    r.outcome = UNHEX(t.outcome),
-    r.done_at = IF(t.state = 'done', SYSDATE(6), NULL),
-    r.retain_until = SYSDATE(6) + INTERVAL t.retain MICROSECOND";
+UPDATE rowlock_idempotency
+SET forget_at = {forget_at}, clean_at = {clean_at}, state = {state}, open_step = {open_step}, bound = bound OR {bound},
+abandoned = GREATEST(abandoned - {pardon}, 0), content_type = {content_type}, outcome = {outcome}, done_at = {done_at},
+retain_until = SYSDATE(6) + INTERVAL {retain} MICROSECOND
+WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND {attempt} IN (attempt, -1)
+AND state = 'running'";
+
+/// What a request of [`FINISH`] has besides the ends and their keys.
+const AROUND: usize = 1_024;
 
 pub(super) const REMOVE: &str = "
 DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (
@@ -265,26 +166,7 @@ impl RecordStore for MySqlConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        let is_new = |params: &&ClaimParams| params.seen.is_none();
-        let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
-        if !new.is_empty() && !make(self, &new).await? {
-            // Another transaction is making one of these records: find out which.
-            for params in &new {
-                make(self, &[*params]).await?;
-            }
-        }
-        if !again.is_empty() {
-            sqlx::query(CLAIM_AGAIN)
-                .bind(json::claims(&again))
-                .execute(&mut *self)
-                .await?;
-        }
-        let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
-        let rows = self.record_read(&keys, 0).await?;
-        let claimed = all.iter().zip(&rows);
-        Ok(claimed
-            .map(|(params, row)| params.missed(row.as_ref()))
-            .collect())
+        claim(self, all).await
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -307,47 +189,96 @@ impl RecordStore for MySqlConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        let done = sqlx::query(FINISH)
-            .bind(json::ends(all))
-            .execute(&mut *self)
-            .await?;
-        if usize::try_from(done.rows_affected()) == Ok(all.len()) {
-            return Ok(vec![FinishOutcome::Ended; all.len()]);
-        }
-        let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
-        let rows = self.record_read(&keys, 0).await?;
+        let ends: Vec<String> = all.iter().map(finish_text).collect();
         let mut finished = Vec::with_capacity(all.len());
-        for (params, row) in all.iter().zip(rows) {
-            // Outcomes can be large: read only those that have to be compared.
-            let row = match row {
-                Some(row)
-                    if row.attempt_id == params.attempt_id && row.state == KeptState::Done =>
-                {
-                    self.record_read_one(&params.key, params.size()).await?
-                }
-                row => row,
-            };
-            finished.push(params.missed(row.as_ref()));
+        let keys = |params: &FinishParams| 2 * (params.key.scope().len() + params.key.key().len());
+        let sizes = all.iter().zip(&ends);
+        let sizes = sizes.map(|(params, end)| end.len() + keys(params) + 16);
+        for part in parts(AROUND, sizes) {
+            let (all, ends) = (&all[part.clone()], &ends[part]);
+            let ended = finish(self, all, ends).await?;
+            for (number, params) in all.iter().enumerate() {
+                let is_ended = if let Some(ended) = &ended {
+                    ended[number]
+                } else {
+                    // A transaction has one of the records locked: find out which.
+                    let one = number..=number;
+                    let ended = finish(self, &all[one.clone()], &ends[one]).await?;
+                    ended.is_some_and(|ended| ended == [true])
+                };
+                finished.push(if is_ended {
+                    FinishOutcome::Ended
+                } else {
+                    let row = self.record_read_one(&params.key, params.size()).await?;
+                    params.missed(row.as_ref())
+                });
+            }
         }
         Ok(finished)
     }
 }
 
-/// Inserts all records or none. False: none.
-async fn make(conn: &mut MySqlConnection, new: &[&ClaimParams]) -> Result<bool, Fault> {
-    let json = json::claims(new);
-    for sql in [PROBE, CLAIM_NEW] {
-        match sqlx::query(sql)
-            .bind(&json)
-            .fetch_all(&mut *conn)
-            .await
-            .map_err(Fault::from)
-        {
-            Err(fault) if matches!(fault.kind, FaultKind::LockTimeout | FaultKind::Duplicate) => {
-                return Ok(false);
-            }
-            other => other?,
-        };
+/// Which of the attempts have ended. `None`: none, because another transaction has one of the records locked.
+async fn finish(
+    conn: &mut MySqlConnection,
+    all: &[FinishParams],
+    ends: &[String],
+) -> Result<Option<Vec<bool>>, Fault> {
+    let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
+    let lock = fill(PROBE, &[quoted(&json::keys(&keys))]);
+    match changes_in_one_transaction(conn, &lock, ends).await {
+        Ok(changes) => Ok(Some(changes.into_iter().map(|rows| rows > 0).collect())),
+        Err(error) if is_lock_time_out(&error) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    Ok(true)
+}
+
+fn finish_text(params: &FinishParams) -> String {
+    let end = EndColumns::from(&params.end);
+    let null = || String::from("NULL");
+    let in_time = |micros: &str| format!("SYSDATE(6) + INTERVAL {micros} MICROSECOND");
+    let remember = if end.bound || end.remember == end.remember_begun {
+        end.remember_begun.to_string()
+    } else {
+        format!("IF(bound, {}, {})", end.remember_begun, end.remember)
+    };
+    let retain = end.retain.map(|retain| retain.to_string());
+    let clean = retain.as_ref().unwrap_or(&remember);
+    let (forget_at, clean_at) = (in_time(&remember), in_time(clean));
+    let (is_done, state) = (end.retain.is_some(), format!("'{}'", end.state));
+    let unless_open = |value: &str, open: &str| {
+        if end.step_is_open {
+            format!("IF(open_step IS NULL, {value}, {open})")
+        } else {
+            value.to_owned()
+        }
+    };
+    let outcome = |literal: fn(&Outcome) -> String| end.outcome.map_or_else(null, literal);
+    let literals = [
+        ("forget_at", unless_open(&forget_at, "NULL")),
+        ("clean_at", unless_open(&clean_at, "NULL")),
+        ("state", unless_open(&state, "'unknown'")),
+        ("open_step", unless_open("NULL", "open_step")),
+        ("bound", i32::from(end.bound).to_string()),
+        ("pardon", end.pardon.to_string()),
+        (
+            "content_type",
+            outcome(|outcome| text(outcome.content_type())),
+        ),
+        (
+            "done_at",
+            if is_done {
+                String::from("SYSDATE(6)")
+            } else {
+                null()
+            },
+        ),
+        ("retain", retain.clone().unwrap_or_else(null)),
+        ("scope", hex(params.key.scope())),
+        ("key", hex(params.key.key())),
+        ("attempt_id", hex(params.attempt_id.as_bytes())),
+        ("attempt", params.attempt.to_string()),
+        ("outcome", outcome(|outcome| hex(outcome.bytes()))),
+    ];
+    with(FINISH, &literals)
 }

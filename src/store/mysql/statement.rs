@@ -8,8 +8,8 @@
 //! 54 of 1,225 texts that succeeded.) Between two requests it answers the next one with a deadlock. So on a cluster
 //! each statement of a transaction is a request of its own.
 
-use std::fmt::Write;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use std::time::Duration;
@@ -20,6 +20,7 @@ use sqlx::{AssertSqlSafe, Either, Executor, FromRow, MySqlConnection};
 use super::fault::is_lock_time_out;
 use crate::model::FaultKind;
 use crate::store::driver::classify::classify;
+use crate::store::driver::request::RequestLimit;
 use crate::store::verbs::fault::Fault;
 
 /// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be
@@ -132,7 +133,43 @@ pub(super) async fn in_one_transaction(
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
     let text = format!("START TRANSACTION; {statements}; COMMIT");
     let found = all_rows(conn, text).await;
-    if let Err(error) = &found
+    or_rolled_back(conn, found).await
+}
+
+/// Runs a statement that reads, and others that write, as [`in_one_transaction`] does. Returns how many rows each of
+/// the others has found.
+pub(super) async fn changes_in_one_transaction(
+    conn: &mut MySqlConnection,
+    read: &str,
+    writes: &[String],
+) -> Result<Vec<u64>, sqlx::Error> {
+    let text = format!("START TRANSACTION; {read}; {}; COMMIT", writes.join("; "));
+    let changes = all_changes(conn, text).await;
+    let mut changes = or_rolled_back(conn, changes).await?;
+    changes.truncate(2 + writes.len());
+    Ok(changes.split_off(2))
+}
+
+/// How many rows each statement of a text has found.
+async fn all_changes(conn: &mut MySqlConnection, text: String) -> Result<Vec<u64>, sqlx::Error> {
+    let mut changes = Vec::new();
+    for request in requests(text) {
+        let mut answers = conn.fetch_many(sqlx::raw_sql(AssertSqlSafe(request)));
+        while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+            if let Either::Left(done) = answer? {
+                changes.push(done.rows_affected());
+            }
+        }
+    }
+    Ok(changes)
+}
+
+/// Ends a transaction that has failed.
+async fn or_rolled_back<T>(
+    conn: &mut MySqlConnection,
+    done: Result<T, sqlx::Error>,
+) -> Result<T, sqlx::Error> {
+    if let Err(error) = &done
         && !classify(error).ends_connection()
     {
         // The text stopped there, and left the transaction open.
@@ -143,7 +180,7 @@ pub(super) async fn in_one_transaction(
             rolled_back?;
         }
     }
-    found
+    done
 }
 
 /// Writes, then reads the rows back, in one text and one round trip.
@@ -154,6 +191,23 @@ pub(super) async fn write_and_read(
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
     let text = AssertSqlSafe(format!("{write}; {read}"));
     sqlx::raw_sql(text).fetch_all(conn).await
+}
+
+/// Cuts statements of these sizes into parts, so that each request is sent in one piece.
+pub(super) fn parts(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let limit = RequestLimit::of(around, 0, 0);
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let mut used = 0;
+    for (number, size) in sizes.enumerate() {
+        match parts.last_mut() {
+            Some(part) if limit.admits(&mut used, 0, size) => part.end = number + 1,
+            _ => {
+                used = size;
+                parts.push(number..number + 1);
+            }
+        }
+    }
+    parts
 }
 
 /// The clock in UTC, in a session of the caller's, with any time zone, also after a wait or a SLEEP in the same
@@ -203,11 +257,7 @@ pub(super) fn text(text: &str) -> String {
 
 /// A literal of bytes, in hexadecimal.
 pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut hex = String::from("x'");
-    for byte in bytes {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex + "'"
+    format!("x'{}'", hex::encode(bytes))
 }
 
 /// `sql` with its names in braces replaced by the literals, which have no braces.
@@ -262,6 +312,13 @@ mod tests {
             "COMMIT",
         ];
         assert_eq!(statements(text), cut);
+    }
+
+    #[test]
+    fn a_part_is_one_record_or_one_statement() {
+        let cut = parts(1_000, [10_000, 5_000, 1_000, 20_000, 1].into_iter());
+        assert_eq!(cut, [0..2, 2..3, 3..4, 4..5]);
+        assert!(parts(0, std::iter::empty()).is_empty());
     }
 
     /// The server ends the connection, so a ROLLBACK would fail.

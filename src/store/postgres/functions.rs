@@ -104,11 +104,7 @@ fn name_by_content(sources: &[(&'static str, &str)]) -> Vec<Function> {
         // Not of the comment before it.
         let (_, hashed) = text.split_once("CREATE ").unwrap_or(("", &text));
         let digest: [u8; 32] = Sha256::digest(hashed).into();
-        let name = digest[..4]
-            .iter()
-            .fold(format!("rowlock_{source}_"), |name, byte| {
-                format!("{name}{byte:02x}")
-            });
+        let name = format!("rowlock_{source}_{}", hex::encode(&digest[..4]));
         functions.push(Function {
             text: text.replace(&format!("rowlock_{source}("), &format!("{name}(")),
             source,

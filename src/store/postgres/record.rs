@@ -17,7 +17,8 @@ use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordStore,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, KeyNumber,
+    RecordStore, claim_outcomes, number_of, unclaimed,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
@@ -244,15 +245,13 @@ impl RecordStore for PgConnection {
             let seen = again.iter().filter_map(|params| params.seen).collect();
             mine.extend(claim_with(self, CLAIM_AGAIN, &again, seen).await?);
         }
-        let mut claimed = Vec::with_capacity(all.len());
-        for params in all {
-            claimed.push(if let Some(attempt) = number_of(&mine, &params.key) {
-                ClaimOutcome::Mine { attempt }
-            } else {
-                params.missed(self.record_read_one(&params.key, 0).await?.as_ref())
-            });
-        }
-        Ok(claimed)
+        let others = unclaimed(all, &mine);
+        let rows = if others.is_empty() {
+            Vec::new()
+        } else {
+            self.record_read(&others, 0).await?
+        };
+        Ok(claim_outcomes(all, &mine, &rows))
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -301,14 +300,6 @@ impl RecordStore for PgConnection {
         }
         Ok(finished)
     }
-}
-
-/// The scope and the key of a record, and a number.
-type KeyNumber = (Vec<u8>, Vec<u8>, i64);
-
-fn number_of(rows: &[KeyNumber], key: &RecordKey) -> Option<i64> {
-    let is_mine = |row: &&KeyNumber| row.1 == key.key() && row.0 == key.scope();
-    rows.iter().find(is_mine).map(|row| row.2)
 }
 
 async fn claim_with(

@@ -7,15 +7,17 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::quarantine::is_quarantined;
-use super::writing::{durably, in_a_transaction};
+use super::writing::durably;
 use crate::model::{Outcome, RecordKey};
+use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordStore,
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, KeyNumber, RecordStore,
+    claim_outcomes, number_of, unclaimed,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
-use crate::store::verbs::time::{micros, to_micros};
+use crate::store::verbs::time::micros;
 
 /// The columns of a record, but its outcome, at the time `now.us`.
 macro_rules! read_records {
@@ -34,30 +36,38 @@ macro_rules! read_records {
 pub(super) use read_records;
 
 const READ: &str = read_records!(
-    "CASE WHEN length(r.outcome) <= ?3 THEN r.outcome END AS outcome, length(r.outcome) AS outcome_size",
-    "rowlock_idempotency r, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE r.scope = ?1 AND r.idempotency_key = ?2"
+    "CASE WHEN length(r.outcome) <= ?2 THEN r.outcome END AS outcome, length(r.outcome) AS outcome_size",
+    "json_each(?1) a CROSS JOIN rowlock_idempotency r ON r.scope = unhex(a.value ->> 0) AND r.idempotency_key = unhex(a.value ->> 1),
+     (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now"
 );
 
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT ?1, ?2, 'running', now.us, 1, ?3, ?4, ?5, ?6, 0, now.us, now.us, now.us + ?7 + 1000, now.us + ?8, now.us + ?8
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE true
+SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), 'running', now.us, 1, a.value ->> 3, unhex(a.value ->> 4), a.value ->> 5,
+       unhex(a.value ->> 6), 0, now.us, now.us, now.us + (a.value ->> 7) + 1000, now.us + (a.value ->> 8), now.us + (a.value ->> 8)
+FROM json_each(?1) a, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+WHERE a.value ->> 2 IS NULL
 ON CONFLICT DO NOTHING
-RETURNING attempt";
+RETURNING scope, idempotency_key, attempt";
 
 const CLAIM_AGAIN: &str = "
-UPDATE rowlock_idempotency
-SET state = 'running', bound = bound OR state = 'running', attempt = max(attempt + 1, now.us),
-    abandoned = iif(lease_until > now.us - 3600000000, abandoned, 0) + 1,
-    max_attempts = ?3, attempt_id = ?4, holder = ?5, fingerprint = ?6, attempted_at = now.us,
-    lease_until = now.us + ?7 + 1000, forget_at = now.us + ?8, clean_at = now.us + ?8
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND attempt = ?9
-  AND (state = 'free' OR (state = 'running' AND open_step IS NULL AND lease_until <= now.us))
-RETURNING attempt";
+UPDATE rowlock_idempotency AS r
+SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.attempt + 1, ask.us),
+    abandoned = iif(r.lease_until > ask.us - 3600000000, r.abandoned, 0) + 1,
+    max_attempts = ask.max_attempts, attempt_id = ask.attempt_id, holder = ask.holder, fingerprint = ask.fingerprint,
+    attempted_at = ask.us, lease_until = ask.us + ask.lease + 1000, forget_at = ask.us + ask.remember_begun,
+    clean_at = ask.us + ask.remember_begun
+FROM (
+    SELECT unhex(a.value ->> 0) AS scope, unhex(a.value ->> 1) AS key, a.value ->> 2 AS seen, a.value ->> 3 AS max_attempts,
+           unhex(a.value ->> 4) AS attempt_id, a.value ->> 5 AS holder, unhex(a.value ->> 6) AS fingerprint,
+           a.value ->> 7 AS lease, a.value ->> 8 AS remember_begun,
+           CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
+    FROM json_each(?1) a
+) ask
+WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt = ask.seen
+  AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= ask.us))
+RETURNING scope, idempotency_key, attempt";
 
 const FORGET: &str = "
 DELETE FROM rowlock_idempotency
@@ -70,25 +80,41 @@ pub(super) const FORGET_STEPS: &str =
     "DELETE FROM rowlock_idempotency_step WHERE scope = ?1 AND idempotency_key = ?2";
 
 const RENEW: &str = "
-UPDATE rowlock_idempotency
-SET lease_until = max(lease_until, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?4 + 1000)
-WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND state = 'running'
-RETURNING lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
+UPDATE rowlock_idempotency AS r
+SET lease_until = max(r.lease_until, CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ask.lease + 1000)
+FROM (
+    SELECT unhex(a.value ->> 0) AS scope, unhex(a.value ->> 1) AS key, unhex(a.value ->> 2) AS attempt_id, a.value ->> 3 AS lease
+    FROM json_each(?1) a
+) ask
+WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id AND r.state = 'running'
+RETURNING scope, idempotency_key, lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
+/// The outcomes are one after the other in `?2`.
 const FINISH: &str = "
-UPDATE rowlock_idempotency
-SET state = CASE WHEN ?13 AND open_step IS NOT NULL THEN 'unknown' ELSE ?5 END,
-    open_step = CASE WHEN ?13 THEN open_step END,
-    bound = bound OR ?10,
-    abandoned = max(abandoned - ?11, 0),
-    content_type = ?6,
-    outcome = ?7,
-    done_at = CASE WHEN ?5 = 'done' THEN now.us END,
-    retain_until = now.us + ?8,
-    forget_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + iif(bound OR ?10, ?12, ?9) END,
-    clean_at = CASE WHEN NOT ?13 OR open_step IS NULL THEN now.us + COALESCE(?8, iif(bound OR ?10, ?12, ?9)) END
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE scope = ?1 AND idempotency_key = ?2 AND attempt_id = ?3 AND ?4 IN (attempt, -1) AND state = 'running'";
+UPDATE rowlock_idempotency AS r
+SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE ask.state END,
+    open_step = CASE WHEN ask.step_is_open THEN r.open_step END,
+    bound = r.bound OR ask.bound,
+    abandoned = max(r.abandoned - ask.pardon, 0),
+    content_type = ask.content_type,
+    outcome = CASE WHEN ask.length > 0 THEN substr(?2, ask.first, ask.length) WHEN ask.length = 0 THEN x'' END,
+    done_at = CASE WHEN ask.state = 'done' THEN ask.us END,
+    retain_until = ask.us + ask.retain,
+    forget_at = CASE WHEN NOT ask.step_is_open OR r.open_step IS NULL
+                     THEN ask.us + iif(r.bound OR ask.bound, ask.remember_begun, ask.remember) END,
+    clean_at = CASE WHEN NOT ask.step_is_open OR r.open_step IS NULL
+                    THEN ask.us + COALESCE(ask.retain, iif(r.bound OR ask.bound, ask.remember_begun, ask.remember)) END
+FROM (
+    SELECT unhex(a.value ->> 0) AS scope, unhex(a.value ->> 1) AS key, unhex(a.value ->> 2) AS attempt_id,
+           a.value ->> 3 AS attempt, a.value ->> 4 AS state, a.value ->> 5 AS content_type, a.value ->> 6 AS retain,
+           a.value ->> 7 AS remember, a.value ->> 8 AS bound, a.value ->> 9 AS pardon, a.value ->> 10 AS remember_begun,
+           a.value ->> 11 AS step_is_open, a.value ->> 12 AS first, a.value ->> 13 AS length,
+           CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
+    FROM json_each(?1) a
+) ask
+WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id
+  AND ask.attempt IN (r.attempt, -1) AND r.state = 'running'
+RETURNING scope, idempotency_key, attempt";
 
 #[async_trait]
 impl RecordStore for SqliteConnection {
@@ -97,11 +123,7 @@ impl RecordStore for SqliteConnection {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
-        let mut rows = Vec::with_capacity(keys.len());
-        for key in keys {
-            rows.push(read_one(self, key, largest).await?);
-        }
-        Ok(rows)
+        Ok(read(self, keys, largest).await?)
     }
 
     async fn record_is_claimed(&mut self, _key: &RecordKey) -> Result<bool, Fault> {
@@ -123,74 +145,54 @@ impl RecordStore for SqliteConnection {
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
         durably(self, async |conn| {
-            let mut claimed = Vec::with_capacity(all.len());
-            let may_claim = !is_quarantined(conn).await?;
-            for params in all {
-                let attempt = if may_claim {
-                    claim_one(conn, params).await?
-                } else {
-                    None
-                };
-                claimed.push(match attempt {
-                    Some(attempt) => ClaimOutcome::Mine { attempt },
-                    None => params.missed(read_one(conn, &params.key, 0).await?.as_ref()),
-                });
-            }
-            Ok(claimed)
+            let claimed = if is_quarantined(conn).await? {
+                Vec::new()
+            } else {
+                claim(conn, all).await?
+            };
+            let others = unclaimed(all, &claimed);
+            let rows = if others.is_empty() {
+                Vec::new()
+            } else {
+                read(conn, &others, 0).await?
+            };
+            Ok(claim_outcomes(all, &claimed, &rows))
         })
         .await
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
-        in_a_transaction(self, async |conn| {
-            let mut renewed = Vec::with_capacity(all.len());
-            for params in all {
-                let left: Vec<i64> = sqlx::query_scalar(RENEW)
-                    .bind(params.key.scope())
-                    .bind(params.key.key())
-                    .bind(params.attempt_id)
-                    .bind(to_micros(params.lease))
-                    .fetch_all(&mut *conn)
-                    .await?;
-                renewed.push(match left.first() {
-                    Some(&left) => RenewOutcome::Live {
-                        remaining: micros(left),
-                    },
-                    None => RenewOutcome::Gone,
-                });
-            }
-            Ok(renewed)
-        })
-        .await
+        let _turn = writers::turn().await;
+        let renewed: Vec<KeyNumber> = sqlx::query_as(RENEW)
+            .bind(json::keeps(all))
+            .fetch_all(self)
+            .await?;
+        let outcome = |params: &KeepParams| match number_of(&renewed, &params.key) {
+            Some(left) => RenewOutcome::Live {
+                remaining: micros(left),
+            },
+            None => RenewOutcome::Gone,
+        };
+        Ok(all.iter().map(outcome).collect())
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
         durably(self, async |conn| {
+            let outcomes = all.iter().filter_map(|params| params.end.outcome());
+            let outcomes = outcomes.map(Outcome::bytes).collect::<Vec<_>>().concat();
+            let ended: Vec<KeyNumber> = sqlx::query_as(FINISH)
+                .bind(json::ends(all))
+                .bind(outcomes)
+                .fetch_all(&mut *conn)
+                .await?;
             let mut finished = Vec::with_capacity(all.len());
             for params in all {
-                let end = EndColumns::from(&params.end);
-                let done = sqlx::query(FINISH)
-                    .bind(params.key.scope())
-                    .bind(params.key.key())
-                    .bind(params.attempt_id)
-                    .bind(params.attempt)
-                    .bind(end.state)
-                    .bind(end.outcome.map(Outcome::content_type))
-                    .bind(end.outcome.map(Outcome::bytes))
-                    .bind(end.retain)
-                    .bind(end.remember)
-                    .bind(end.bound)
-                    .bind(end.pardon)
-                    .bind(end.remember_begun)
-                    .bind(end.step_is_open)
-                    .execute(&mut *conn)
-                    .await?;
-                finished.push(match done.rows_affected() {
-                    0 => {
-                        let row = read_one(conn, &params.key, params.size()).await?;
-                        params.missed(row.as_ref())
-                    }
-                    _ => FinishOutcome::Ended,
+                finished.push(if number_of(&ended, &params.key).is_some() {
+                    FinishOutcome::Ended
+                } else {
+                    let key = std::slice::from_ref(&params.key);
+                    let rows = read(conn, key, params.size()).await?;
+                    params.missed(rows.iter().flatten().next())
                 });
             }
             Ok(finished)
@@ -199,44 +201,36 @@ impl RecordStore for SqliteConnection {
     }
 }
 
-async fn read_one(
+async fn read(
     conn: &mut SqliteConnection,
-    key: &RecordKey,
+    keys: &[RecordKey],
     largest: usize,
-) -> Result<Option<RecordRow>, sqlx::Error> {
-    sqlx::query_as(READ)
-        .bind(key.scope())
-        .bind(key.key())
+) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
+    let rows = sqlx::query_as(READ)
+        .bind(json::keys(keys))
         .bind(i64::try_from(largest).unwrap_or(i64::MAX))
-        .fetch_optional(conn)
-        .await
+        .fetch_all(conn)
+        .await?;
+    Ok(RecordRow::in_order(rows, keys))
 }
 
-/// Returns the attempt's number, if the claim succeeded.
-pub(super) async fn claim_one(
+/// The attempts that have begun.
+pub(super) async fn claim(
     conn: &mut SqliteConnection,
-    params: &ClaimParams,
-) -> Result<Option<i64>, sqlx::Error> {
-    let (scope, key) = (params.key.scope(), params.key.key());
-    let sql = if params.seen.is_some() {
-        CLAIM_AGAIN
-    } else {
-        CLAIM_NEW
-    };
-    let mut query = sqlx::query_scalar(sql)
-        .bind(scope)
-        .bind(key)
-        .bind(params.max_attempts)
-        .bind(params.attempt_id)
-        .bind(&*params.holder)
-        .bind(&params.fingerprint.as_bytes()[..])
-        .bind(to_micros(params.lease))
-        .bind(to_micros(params.remember_begun));
-    if let Some(seen) = params.seen {
-        query = query.bind(seen);
+    all: &[ClaimParams],
+) -> Result<Vec<KeyNumber>, sqlx::Error> {
+    let json = json::claims(all);
+    let mut claimed = Vec::new();
+    for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {
+        if all.iter().any(|params| params.seen.is_none() == is_new) {
+            let mine: Vec<KeyNumber> = sqlx::query_as(sql)
+                .bind(&json)
+                .fetch_all(&mut *conn)
+                .await?;
+            claimed.extend(mine);
+        }
     }
-    let attempts: Vec<i64> = query.fetch_all(conn).await?;
-    Ok(attempts.first().copied())
+    Ok(claimed)
 }
 
 #[cfg(test)]

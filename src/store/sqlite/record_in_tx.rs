@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::in_tx::{database, in_transaction};
-use super::record::claim_one;
+use super::record::claim;
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::TxReply;
@@ -38,7 +38,8 @@ impl RecordInTxStore for SqliteConnection {
         sqlx::raw_sql("SAVEPOINT rowlock_claim")
             .execute(&mut *self)
             .await?;
-        let attempt = claim_one(self, params).await?;
+        let claimed = claim(self, std::slice::from_ref(params)).await?;
+        let attempt = claimed.first().map(|claimed| claimed.2);
         let database: Option<Uuid> = database(self).await?;
         let mine = |attempt| ClaimOutcome::Mine { attempt };
         let found = attempt.map_or(ClaimOutcome::Missed, mine);

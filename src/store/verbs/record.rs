@@ -164,13 +164,21 @@ impl FinishOutcome {
     }
 }
 
+impl RecordEnd {
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
+        match self {
+            Self::Done { outcome, .. } => Some(outcome),
+            Self::Free { .. } => None,
+        }
+    }
+}
+
 impl FinishParams {
     /// The size of the outcome in bytes; 0 without one.
     pub(crate) fn size(&self) -> usize {
-        match &self.end {
-            RecordEnd::Done { outcome, .. } => outcome.bytes().len(),
-            RecordEnd::Free { .. } => 0,
-        }
+        self.end
+            .outcome()
+            .map_or(0, |outcome| outcome.bytes().len())
     }
 
     /// The result for an attempt that this sending did not end. The row was read with an outcome as large as the ask's
@@ -198,18 +206,50 @@ impl FinishParams {
 }
 
 impl ClaimParams {
-    /// The result of a claim that changed nothing.
-    pub(crate) fn missed(&self, row: Option<&RecordRow>) -> ClaimOutcome {
+    /// What the attempt in the record, and whether it is this claim's and runs, tell of the claim. `None`: there is no
+    /// record.
+    pub(crate) fn outcome(&self, row: Option<(i64, bool)>) -> ClaimOutcome {
         match row {
-            Some(row) if row.runs_for(self.attempt_id) => ClaimOutcome::Mine {
-                attempt: row.attempt,
-            },
+            Some((attempt, true)) => ClaimOutcome::Mine { attempt },
             // The record is as it was seen, and yet could not be claimed.
-            Some(row) if self.seen == Some(row.attempt) => ClaimOutcome::Locked,
+            Some((attempt, _)) if self.seen == Some(attempt) => ClaimOutcome::Locked,
             Some(_) => ClaimOutcome::Missed,
             None => ClaimOutcome::Locked,
         }
     }
+
+    /// [`Self::outcome`] of a row that was read after the claim.
+    pub(crate) fn outcome_of(&self, row: Option<&RecordRow>) -> ClaimOutcome {
+        self.outcome(row.map(|row| (row.attempt, row.runs_for(self.attempt_id))))
+    }
+}
+
+/// The scope and the key of a record, and a number.
+pub(crate) type KeyNumber = (Vec<u8>, Vec<u8>, i64);
+
+pub(crate) fn number_of(rows: &[KeyNumber], key: &RecordKey) -> Option<i64> {
+    let is_mine = |row: &&KeyNumber| row.1 == key.key() && row.0 == key.scope();
+    rows.iter().find(is_mine).map(|row| row.2)
+}
+
+/// The keys that were not claimed.
+pub(crate) fn unclaimed(all: &[ClaimParams], claimed: &[KeyNumber]) -> Vec<RecordKey> {
+    let keys = all.iter().map(|params| &params.key);
+    let others = keys.filter(|key| number_of(claimed, key).is_none());
+    others.cloned().collect()
+}
+
+/// `claimed`: the attempts that have begun. `rows`: the records of the others, read later.
+pub(crate) fn claim_outcomes(
+    all: &[ClaimParams],
+    claimed: &[KeyNumber],
+    rows: &[Option<RecordRow>],
+) -> Vec<ClaimOutcome> {
+    let outcome = |params: &ClaimParams| match number_of(claimed, &params.key) {
+        Some(attempt) => ClaimOutcome::Mine { attempt },
+        None => params.outcome_of(rows.iter().flatten().find(|row| row.is_of(&params.key))),
+    };
+    all.iter().map(outcome).collect()
 }
 
 /// The columns that an end sets.
