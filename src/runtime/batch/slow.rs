@@ -12,6 +12,7 @@ use tokio::select;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::head::Manner;
 use super::job::Job;
 use super::lanes::{Lane, Message};
 use super::spare::Spare;
@@ -104,10 +105,15 @@ pub(crate) async fn run(
             while queue.try_recv().is_ok() {}
             continue;
         };
+        // An order is sent only once, and the server may have ended a kept connection: it gets a new one.
+        let is_order = job.head().manner == Manner::Order;
         let worker = loop {
             // The one that has rested longest.
             if !free.is_empty() {
-                break Ok(free.remove(0));
+                let kept = free.remove(0);
+                if !is_order {
+                    break Ok(kept);
+                }
             }
             select! {
                 room = spare.take() => break worker(&lane, room, &target),
