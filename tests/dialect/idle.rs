@@ -10,6 +10,7 @@ use std::time::Duration;
 use rowlock::{Begun, Engine, Fingerprint, Outcome, Rowlock, Scope};
 use rowlock_test::{Db, Own, as_user, take, user_name};
 use tokio::task::JoinSet;
+use uuid::Uuid;
 
 /// Longer than any test: renewals leave the connection alone.
 const LONG: Duration = Duration::from_mins(30);
@@ -154,6 +155,26 @@ async fn forced(rowlock: Rowlock, name: String) {
     }
 }
 
+/// What is sent only once. The client has several spare connections, so that lists keep theirs.
+async fn orders(rowlock: Rowlock, name: String) {
+    let admin = rowlock.admin();
+    let lists = async || {
+        let (locks, sessions) = tokio::join!(admin.list(), admin.sessions());
+        locks.unwrap();
+        sessions.unwrap();
+    };
+    for _ in 0..number("ROWLOCK_IDLE_ROUNDS", 1) {
+        let held = take(&rowlock, &name, LONG).await;
+        lists().await;
+        idle().await;
+        let freed = admin.force_release(&name).await.unwrap();
+        assert_eq!(freed.map(|info| info.fence), Some(held.fence()));
+        lists().await;
+        idle().await;
+        assert_eq!(admin.end_session(Uuid::new_v4()).await.unwrap(), 0);
+    }
+}
+
 async fn records(rowlock: Rowlock, name: String) {
     let request = Fingerprint::of("request");
     let outcome = Outcome::new("text/plain", "done").unwrap();
@@ -206,6 +227,9 @@ async fn an_idle_client_sees_no_error(engine: Engine) {
         )* };
     }
     spawn!(locks batches drops renewals looks forced records cleans);
+    let several = Rowlock::builder().max_connections(8);
+    let several = several.connect(&url).await.unwrap();
+    tasks.spawn(orders(several, "orders".to_owned()));
     // It is really so that the server ends them.
     let (count, last) = sessions(&db, &user, i64::MAX).await;
     assert!(count >= 8, "{count} sessions");

@@ -124,6 +124,7 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         trial("late_step", engine, late_steps::begun),
         trial("late_token", engine, late_token::run),
         trial("connections_idle", engine, connections::idle),
+        trial("connections_kept", engine, connections::kept),
         trial("connections_under_load", engine, connections::under_load),
         trial(
             "connections_beside_a_list",

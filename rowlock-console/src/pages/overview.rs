@@ -1,6 +1,6 @@
 //! What needs a person, and how much there is.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join;
 use maud::{Markup, html};
@@ -10,7 +10,6 @@ use rowlock::{
 };
 
 use super::jobs::is_overdue;
-use super::rates::Seen;
 use super::records::state;
 use crate::Shared;
 use crate::content::{Content, Links};
@@ -35,7 +34,8 @@ pub(crate) struct Overview {
     jobs: Vec<(RunInfo, bool)>,
     expiring: Vec<SessionInfo>,
     counts: Counts,
-    seen: Option<Seen>,
+    /// Grants and waits a second.
+    rates: Option<[String; 2]>,
 }
 
 #[derive(Debug)]
@@ -55,6 +55,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         let of = |state, limit| NameFilter::new().state(state).limit(limit);
         let quarantine = admin.quarantine_left().await?;
         let orphaned = admin.names(&of(NameState::Orphaned, PLUS_ONE)).await?.items;
+        let began = Instant::now();
         let used = admin.names(&of(NameState::InUse, COUNTED)).await?;
         // A name in use may be paused. So both lists read the same rows, unless there are more names in use.
         let paused = if used.items.len() < COUNTED as usize {
@@ -63,7 +64,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         } else {
             admin.names(&of(NameState::Paused, PLUS_ONE)).await?.items
         };
-        Ok::<_, Error>((quarantine, orphaned, paused, used))
+        Ok::<_, Error>((quarantine, orphaned, paused, (began, used)))
     };
     let idempotency = shared.rowlock.idempotency();
     let others = async {
@@ -78,7 +79,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
     };
     // Each of them has a connection of its own. All at a time would leave none for the other pages.
     let (names, others) = try_join(names, others).await?;
-    let (quarantine, orphaned, paused, used) = names;
+    let (quarantine, orphaned, paused, (began, used)) = names;
     let (mut undecided, records, jobs, mut sessions) = others;
     undecided.retain(|info| info.state != RecordState::Lapsed);
     let counts = Counts {
@@ -92,7 +93,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
     };
     // A name at the end of a list that is cut comes and goes without a grant.
     let is_whole = used.next.is_none();
-    let seen = is_whole.then(|| shared.rates.look(&used.items)).flatten();
+    let rates = is_whole.then(|| shared.rates.look(&used.items, began));
     let late = shared.longest.late(&sessions);
     sessions.retain(|session| late.contains(&session.id));
     Ok(Overview {
@@ -103,7 +104,7 @@ pub(crate) async fn read(shared: &Shared) -> Result<Overview, Error> {
         jobs: troubled(shared, jobs).await?,
         expiring: sessions,
         counts,
-        seen,
+        rates: rates.flatten(),
     })
 }
 
@@ -177,11 +178,8 @@ impl Content for Overview {
             section aria-labelledby="counts" {
                 h2 #counts { "How much there is" }
                 (self.counts.html(links))
-                @if let Some([grants, waits, losses]) = self.seen.map(Seen::a_second) {
-                    p {
-                        "Since the first look, at least " (grants) " grants, " (waits) " waits and "
-                        (losses) " losses a second."
-                    }
+                @if let Some([grants, waits]) = &self.rates {
+                    p { "In the last minute, the looks have seen " (grants) " grants and " (waits) " waits a second." }
                 }
                 p.actions {
                     @if self.quarantine.is_none() { (links.act("quarantine", &[], "Begin a quarantine")) }

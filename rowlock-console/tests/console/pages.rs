@@ -68,7 +68,7 @@ on_every_engine! {
         let overview = browser.open("/").await;
         let counts = overview.text(".counts");
         assert!(counts.contains("Names in use 4") && counts.contains("Waiters 1"), "{counts}");
-        overview.says(200, "Since the first look, at least ");
+        overview.says(200, "In the last minute, the looks have seen ");
         drop((held, permit, read, in_session));
         waiting.await.unwrap().unwrap().release().await.unwrap();
     }

@@ -12,6 +12,7 @@ use tokio::select;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::head::Manner;
 use super::job::Job;
 use super::lanes::{Lane, Message};
 use super::spare::Spare;
@@ -27,6 +28,10 @@ const MOST: usize = 4;
 /// one. (Another one costs 5 ms on PostgreSQL, and 45 ms on `MySQL`; a console reads a page each second.)
 const KEPT: Duration = Duration::from_secs(5);
 
+/// A connection that is older is not kept. (The servers may have changed roles: a list still succeeds on a server that
+/// was the primary.)
+const OLDEST: Duration = Duration::from_secs(30);
+
 /// The name of the thread of slow operations.
 const THREAD: &str = "rowlock-slow";
 
@@ -36,8 +41,9 @@ struct Worker {
     lane: mpsc::UnboundedSender<Message>,
     /// Ends with the thread.
     ended: oneshot::Receiver<()>,
+    began: Moment,
     /// The end of its last operation.
-    free: Moment,
+    rested_since: Moment,
 }
 
 impl Worker {
@@ -73,22 +79,22 @@ pub(crate) async fn run(
     (target, operation_timeout): (Arc<str>, Duration),
 ) {
     let mut running = JoinSet::new();
-    let mut free: Vec<Worker> = Vec::new();
+    let mut idle: Vec<Worker> = Vec::new();
     let (mut is_open, keeps) = (true, spare.has_several());
     while is_open || !running.is_empty() {
-        let kept = free.first().map(|worker| worker.free + KEPT);
+        let kept = idle.first().map(|worker| worker.rested_since + KEPT);
         let order = select! {
             order = queue.recv(), if is_open && running.len() < MOST => order,
             Some(worker) = running.join_next() => {
-                free.extend(worker.ok().flatten());
+                idle.extend(worker.ok().flatten());
                 continue;
             }
             () = sleep_until_some(kept) => {
-                free.remove(0);
+                idle.remove(0);
                 continue;
             }
-            () = spare.wanted(), if !free.is_empty() => {
-                free.clear();
+            () = spare.wanted(), if !idle.is_empty() => {
+                idle.clear();
                 continue;
             }
         };
@@ -104,20 +110,24 @@ pub(crate) async fn run(
             while queue.try_recv().is_ok() {}
             continue;
         };
+        // An order is sent only once, and the server may have ended a kept connection: it gets a new one.
+        let is_order = job.head().manner == Manner::Order;
         let worker = loop {
-            // The one that has rested longest.
-            if !free.is_empty() {
-                break Ok(free.remove(0));
+            // The one that was used last: the others end.
+            if let Some(kept) = idle.pop()
+                && !is_order
+            {
+                break Ok(kept);
             }
             select! {
-                room = spare.take() => break worker(&lane, room, &target),
+                permit = spare.take() => break worker(&lane, permit, &target),
                 // It may have the last connection.
-                Some(worker) = running.join_next() => free.extend(worker.ok().flatten()),
+                Some(worker) = running.join_next() => idle.extend(worker.ok().flatten()),
             }
         };
         // What its caller has seen by then may have changed since: a forced release would free a later holder.
         if job.is_closed() {
-            free.extend(worker);
+            idle.extend(worker);
             continue;
         }
         job.head_mut().progress.give_up = Moment::now() + operation_timeout;
@@ -135,15 +145,15 @@ pub(crate) async fn run(
         running.spawn_local(async move {
             let is_done = is_done.await;
             drop((member, turn));
-            worker.free = Moment::now();
-            if is_done.is_ok() && keeps {
+            worker.rested_since = Moment::now();
+            if is_done.is_ok() && keeps && !(worker.began + OLDEST).has_passed() {
                 return Some(worker);
             }
             worker.end().await;
             None
         });
     }
-    for worker in free {
+    for worker in idle {
         worker.end().await;
     }
 }
@@ -151,14 +161,14 @@ pub(crate) async fn run(
 /// Begins a thread, which has this connection.
 fn worker(
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane,
-    room: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     target: &str,
 ) -> Result<Worker, Error> {
     let (jobs, alone) = mpsc::unbounded_channel();
     let (done, ended) = oneshot::channel::<()>();
     let lane = lane(alone);
     let work = move || {
-        let _ends = (room, done);
+        let _ends = (permit, done);
         own_runtime()?.block_on(lane.work());
         Ok(())
     };
@@ -166,6 +176,7 @@ fn worker(
     Ok(Worker {
         lane: jobs,
         ended,
-        free: Moment::now(),
+        began: Moment::now(),
+        rested_since: Moment::now(),
     })
 }

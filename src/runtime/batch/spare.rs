@@ -90,8 +90,8 @@ impl Beside {
 /// The spare connections of a client.
 #[derive(Debug)]
 pub(crate) struct Spare {
-    free: Arc<Semaphore>,
-    connections: usize,
+    permits: Arc<Semaphore>,
+    has_several: bool,
     /// How many tasks wait for a connection.
     waiting: watch::Sender<usize>,
 }
@@ -99,23 +99,23 @@ pub(crate) struct Spare {
 impl Spare {
     pub(crate) fn new(connections: usize) -> Self {
         Self {
-            free: Arc::new(Semaphore::new(connections)),
-            connections,
+            permits: Arc::new(Semaphore::new(connections)),
+            has_several: connections > 1,
             waiting: watch::Sender::default(),
         }
     }
 
     pub(crate) fn has_several(&self) -> bool {
-        self.connections > 1
+        self.has_several
     }
 
     pub(crate) async fn take(&self) -> OwnedSemaphorePermit {
-        let free = Arc::clone(&self.free);
-        if let Ok(free) = Arc::clone(&free).try_acquire_owned() {
-            return free;
+        let permits = Arc::clone(&self.permits);
+        if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
+            return permit;
         }
         let _waits = Waits::new(&self.waiting);
-        free.acquire_owned().await.expect("it is never closed")
+        permits.acquire_owned().await.expect("it is never closed")
     }
 
     /// Resolves when a task waits for a connection. Who has one that is not needed gives it back then: the listener,
