@@ -1,5 +1,5 @@
-//! An idempotent request, from its claim to its outcome, beside the naive way: an INSERT and an UPDATE, each committed,
-//! on a connection for each task. Fresh keys per second, and the time of one.
+//! An idempotent request, from its claim to its outcome, beside the naive way: an INSERT and an UPDATE, each
+//! committed, on a connection for each task. Fresh keys per second, and the time of one.
 //!
 //! The server waits for the disk at each commit. The results are medians of several rounds.
 

@@ -15,8 +15,8 @@ impl Idempotency {
     ///
     /// `scope` says whose key it is (it must not begin with `http:`, the prefix of [HTTP
     /// clients](crate::layer::HTTP_SCOPES)). `fingerprint` is the digest of the request. A new attempt takes one
-    /// statement, and so does a replay if this client has seen the key before; otherwise it takes two. (On SQLite a new
-    /// attempt takes two, and a replay one.) Concurrent calls share these statements.
+    /// statement, and so does a replay if this client has seen the key before; otherwise it takes two. (On SQLite a
+    /// new attempt takes two, and a replay one.) Concurrent calls share these statements.
     ///
     /// # Errors
     ///

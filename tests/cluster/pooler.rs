@@ -325,12 +325,8 @@ async fn waiters_are_granted_in_order_without_notifications() {
     }
     let gives_up = join(&clients[1], "a", "gives up").await;
     gives_up.abort();
-    queue_is(
-        &clients[2],
-        "a",
-        &["0", "1", "2", "3", "4", "5", "6", "7", "8"],
-    )
-    .await;
+    let all = ["0", "1", "2", "3", "4", "5", "6", "7", "8"];
+    queue_is(&clients[2], "a", &all).await;
     let listens = "SELECT channel FROM pg_listening_channels() AS channel";
     assert_eq!(it.ask_all(listens).await, [""; 0]);
     release(&held).await;

@@ -89,8 +89,8 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
 
-/// The expressions that read `open_step` and `bound` stand before those that overwrite them. (An UPDATE of a join would
-/// keep the outcome in a temporary table on the disk.)
+/// The expressions that read `open_step` and `bound` stand before those that overwrite them. (An UPDATE of a join
+/// would keep the outcome in a temporary table on the disk.)
 const FINISH: &str = "
 UPDATE rowlock_idempotency
 SET forget_at = {forget_at}, clean_at = {clean_at}, state = {state}, open_step = {open_step}, bound = bound OR {bound},
