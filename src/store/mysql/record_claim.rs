@@ -4,10 +4,10 @@
 //! transaction. So a lane first asks for the lock of such a key with NOWAIT. (Another transaction may insert the key
 //! just afterwards; the lane's time-out bounds the wait for that transaction.)
 
-use sqlx::{AssertSqlSafe, FromRow, MySqlConnection, Row};
+use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::grant_rule::may_grant;
-use super::statement::{fill, parts, quoted};
+use super::statement::{fill, in_one_transaction, parts, quoted};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
@@ -155,7 +155,7 @@ async fn claim_part(
     Ok(claimed)
 }
 
-/// Claims all, or none of the new records, in one text. A lone SELECT might go to a replica.
+/// Claims all, or none.
 async fn claim_with(
     conn: &mut MySqlConnection,
     all: &[ClaimParams],
@@ -173,8 +173,7 @@ async fn claim_with(
         text.push(fill(CLAIM_AGAIN, &[quoted(&json::claims(again))]));
     }
     text.push(fill(CLAIMED, &[quoted(&json::claimed(all))]));
-    let text = AssertSqlSafe(text.join("; "));
-    let rows = sqlx::raw_sql(text).fetch_all(conn).await?;
+    let rows = in_one_transaction(conn, &text.join("; ")).await?;
     // The probe's have one column.
     let claimed = rows.iter().filter(|row| row.len() > 1);
     let claimed: Vec<ClaimedRow> = claimed
