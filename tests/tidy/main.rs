@@ -272,7 +272,8 @@ fn engines_have_the_same_files() {
         // knows of it. Only PostgreSQL tells news, and has row level security. Its waits in a caller's transaction are
         // long. It has functions for permits; the others have long texts for them. An exchange is a statement of its
         // own where that is quicker, and elsewhere shares texts with leases. Only SQLite has a file, which may have
-        // two names. On MySQL and MariaDB a claim is a text of four statements. Tests may stand in a file of their own.
+        // two names. On MySQL and MariaDB a claim is a text of four statements. Tests may stand in a file of their
+        // own.
         names.retain(|name| {
             let own = [
                 "exchange.rs",
