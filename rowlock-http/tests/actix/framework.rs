@@ -76,7 +76,7 @@ pub(crate) async fn serve_app(
                     }
                 })
         };
-        // It closes a connection at once whose body nobody has read: the layer reads it, whatever the server does.
+        // The server closes a connection at once if its body was not read. The layer reads it.
         let server = HttpServer::new(app).client_disconnect_timeout(Duration::ZERO);
         let server = server.workers(2).disable_signals();
         let server = server.listen(listener).unwrap().run();
