@@ -194,9 +194,7 @@ pub(crate) async fn late_claim(engine: Engine) {
     let (rowlock, watcher) = (connected(&builder, &url).await, db.rowlock().await);
     let request = Fingerprint::of("request");
     let lease = Duration::from_mins(5);
-    // On MySQL and MariaDB, rowlock checks whether the key is locked before it claims the key.
-    let behind = u32::from(engine != Engine::Postgres);
-    proxy.set(Mode::KeepRequestWith(HOLDER, behind));
+    proxy.set(Mode::KeepRequestWith(HOLDER, 0));
     let idempotency = rowlock.idempotency().lease(lease);
     let begun = idempotency.begin(Scope("s").key("k"), &request).await;
     assert!(

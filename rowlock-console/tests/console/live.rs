@@ -109,7 +109,7 @@ async fn through(db: &Db) -> (Proxy, Rowlock, Server) {
     let (proxy, url) = through_proxy(db).await;
     let rowlock = Rowlock::builder()
         .clean_every(None)
-        .max_connections(7)
+        .max_connections(5)
         .connect(&url)
         .await
         .unwrap();
