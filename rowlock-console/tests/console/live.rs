@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::BoxStream;
 use reqwest::{Method, RequestBuilder};
 use rowlock::{Engine, Rowlock};
@@ -109,6 +110,8 @@ async fn through(db: &Db) -> (Proxy, Rowlock, Server) {
     let (proxy, url) = through_proxy(db).await;
     let rowlock = Rowlock::builder()
         .clean_every(None)
+        // Two slow operations at a time, as many as the overview has: a third connection would have to learn the
+        // statements.
         .max_connections(5)
         .connect(&url)
         .await
@@ -166,19 +169,20 @@ over_a_socket! {
     /// The statements of docs/CONSOLE.md.
     async fn a_page_costs_what_the_documents_say() {
         let db = Db::new(Engine::Postgres).await;
-        let (proxy, _rowlock, server) = through(&db).await;
         // All pages change every second.
         let client = db.rowlock().await;
         let held = client.lock("a").in_session().acquire().await.unwrap();
         held.begin_run().await.unwrap();
         client.admin().quarantine(LONG).await.unwrap();
-        for (page, statements) in [
+        let pages = [
             ("/locks", 1),
             ("/sessions", 1),
             ("/jobs", 1),
             ("/lock?name=a", 4),
             ("/overview", 7),
-        ] {
+        ];
+        join_all(pages.map(async |(page, statements)| {
+            let (proxy, _rowlock, server) = through(&db).await;
             let mut eye = Eye::at(server.address, page).await;
             // The first frame reads the runs of the job, too.
             eye.next().await;
@@ -188,7 +192,8 @@ over_a_socket! {
                 requests = requests.min(eye.five_frames(&proxy).await);
             }
             assert_eq!(requests / 5, statements, "{page}: {requests}");
-        }
+        }))
+        .await;
     }
 
     /// Also where they are shown: a page has the begin of a long one.
