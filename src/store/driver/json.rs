@@ -104,8 +104,8 @@ pub(crate) fn claims<'a>(all: impl IntoIterator<Item = &'a ClaimParams>) -> Stri
 }
 
 /// `[[scope, key, attempt_id], …]`
-pub(crate) fn claimed(all: &[ClaimParams]) -> String {
-    array(all.iter().map(|params| {
+pub(crate) fn claimed<'a>(all: impl IntoIterator<Item = &'a ClaimParams>) -> String {
+    array(all.into_iter().map(|params| {
         json!([
             bytes(params.key.scope()),
             bytes(params.key.key()),

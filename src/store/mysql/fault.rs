@@ -16,11 +16,20 @@ pub(crate) fn kind(error: &dyn DatabaseError) -> Option<FaultKind> {
 /// Whether a statement has waited for a locked row until its limit: `innodb_lock_wait_timeout`, or its own
 /// (`ER_QUERY_TIMEOUT`, `ER_STATEMENT_TIMEOUT`).
 pub(super) fn is_lock_time_out(error: &sqlx::Error) -> bool {
-    let error = error.as_database_error();
-    let error = error.and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-    error.is_some_and(|error| {
-        matches!(error.number(), 1969 | 3024) || of_number(error.number()) == FaultKind::LockTimeout
+    number(error).is_some_and(|number| {
+        matches!(number, 1969 | 3024) || of_number(number) == FaultKind::LockTimeout
     })
+}
+
+/// Whether a column has no value that needs one (`ER_BAD_NULL_ERROR`).
+pub(super) fn is_null(error: &sqlx::Error) -> bool {
+    number(error) == Some(1048)
+}
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    let error = error.as_database_error()?;
+    let error = error.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(error.number())
 }
 
 fn of(number: u16, state: &str, message: &str) -> FaultKind {

@@ -3,11 +3,11 @@
 //! They follow `lease.rs`, whose head explains how a batch is sent, which rows are locked, and which clock is read.
 
 use async_trait::async_trait;
-use sqlx::{Connection, MySqlConnection};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
 use super::fault::is_lock_time_out;
-use super::record_claim::{PROBE, claim};
-use super::statement::{changes_in_one_transaction, fill, hex, parts, quoted, read_as, text, with};
+use super::record_claim::{NO_WAIT, claim, probe, probe_before};
+use super::statement::{answers_in_one_transaction, fill, hex, parts, quoted, read_as, text, with};
 use crate::model::{FaultKind, Outcome, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
@@ -138,8 +138,8 @@ impl RecordStore for MySqlConnection {
 
     /// Whether another transaction has the key locked, or is making its record.
     async fn record_is_claimed(&mut self, key: &RecordKey) -> Result<bool, Fault> {
-        let keys = json::keys(std::slice::from_ref(key));
-        let probed = sqlx::query(PROBE).bind(keys).fetch_all(self).await;
+        let probed = sqlx::raw_sql(AssertSqlSafe(probe([key])));
+        let probed = probed.fetch_all(self).await;
         match probed.map_err(Fault::from) {
             Ok(_) => Ok(false),
             Err(fault) if fault.kind == FaultKind::LockTimeout => Ok(true),
@@ -224,10 +224,15 @@ async fn finish(
     all: &[FinishParams],
     ends: &[String],
 ) -> Result<Option<Vec<bool>>, Fault> {
-    let keys: Vec<RecordKey> = all.iter().map(|params| params.key.clone()).collect();
-    let lock = fill(PROBE, &[quoted(&json::keys(&keys))]);
-    match changes_in_one_transaction(conn, &lock, ends).await {
-        Ok(changes) => Ok(Some(changes.into_iter().map(|rows| rows > 0).collect())),
+    let probe = probe_before(all.iter().map(|params| &params.key));
+    let text = format!("{probe}; {}", ends.join("; "));
+    match answers_in_one_transaction(conn, &text).await {
+        Ok((_, results)) => {
+            let ends = results.iter().skip(1).take(ends.len());
+            Ok(Some(
+                ends.map(|result| result.rows_affected() > 0).collect(),
+            ))
+        }
         Err(error) if is_lock_time_out(&error) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -280,5 +285,5 @@ fn finish_text(params: &FinishParams) -> String {
         ("attempt", params.attempt.to_string()),
         ("outcome", outcome(|outcome| hex(outcome.bytes()))),
     ];
-    with(FINISH, &literals)
+    format!("{NO_WAIT}{}", with(FINISH, &literals))
 }

@@ -1,74 +1,51 @@
 //! Claiming keys: the statements.
 //!
 //! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that
-//! transaction. So a lane first asks for the lock of such a key with NOWAIT. (Another transaction may insert the key
-//! just afterwards; the lane's time-out bounds the wait for that transaction.)
+//! transaction. MariaDB has a time-out of zero for that. On MySQL a lane first asks for the lock of such a key with
+//! NOWAIT. (Another transaction may insert the key just afterwards; the lane's time-out bounds the wait for that
+//! transaction.)
+//!
+//! The values of new records are literals: a JSON text costs the server twice as much.
 
 use sqlx::{FromRow, MySqlConnection, Row};
 
+use super::fault::is_null;
 use super::grant_rule::may_grant;
-use super::statement::{fill, in_one_transaction, parts, quoted};
+use super::statement::{answers_in_one_transaction, fill, hex, parts, quoted};
 use crate::model::{FaultKind, RecordKey};
+use crate::store::driver::classify::classify;
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::{ClaimOutcome, ClaimParams, RecordStore};
+use crate::store::verbs::time::to_micros;
 
-pub(super) const PROBE: &str = "
-SELECT r.attempt
-FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope VARCHAR(510) CHARACTER SET ascii PATH '$[0]',
-    k     VARCHAR(510) CHARACTER SET ascii PATH '$[1]'
-)) a
-STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
-FOR UPDATE /*!80000 OF r */ NOWAIT";
-
-macro_rules! claim_new {
-    ($join:literal, $where:literal) => {
-        concat!(
-            "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
-                                 fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
-       a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
-       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND,
-       SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND
-FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
-    k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
-    max_attempts   INT                                PATH '$[3]',
-    attempt_id     CHAR(32)     CHARACTER SET ascii   PATH '$[4]',
-    holder         VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[5]',
-    fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
-    lease          BIGINT                             PATH '$[7]',
-    remember_begun BIGINT                             PATH '$[8]'
-)) a ",
-            $join,
-            " WHERE ",
-            $where,
-            may_grant!()
-        )
-    };
+/// Locks the records of these keys. Finds none of a transaction that is making one, and does not wait for it.
+pub(super) fn probe<'a>(keys: impl IntoIterator<Item = &'a RecordKey>) -> String {
+    let keys = keys.into_iter().map(literals);
+    let keys = keys.map(|[scope, key]| format!("({scope}, {key})"));
+    let keys: Vec<String> = keys.collect();
+    format!(
+        "SELECT attempt FROM rowlock_idempotency FORCE INDEX (PRIMARY)
+         WHERE (scope, idempotency_key) IN ({}) FOR UPDATE NOWAIT",
+        keys.join(", ")
+    )
 }
 
-/// A duplicate raises an error, which is caught.
-const CLAIM_NEW: &str = claim_new!("", "");
+/// [`probe`] where a statement that writes cannot do without a wait. MariaDB's can, with [`NO_WAIT`].
+pub(super) fn probe_before<'a>(keys: impl IntoIterator<Item = &'a RecordKey>) -> String {
+    format!("/*!80000 {} */ /*M! DO 0 */", probe(keys))
+}
 
-/// [`CLAIM_NEW`] where there may be duplicates. The server keeps what it has selected from the table that it inserts
-/// into in a temporary one.
-const CLAIM_MISSING: &str = claim_new!(
-    "
-LEFT JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
-    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)",
-    "r.scope IS NULL AND "
-);
+pub(super) const NO_WAIT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
 
-const CLAIM_AGAIN: &str = concat!(
-    "
-UPDATE (
-    SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
-           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.remember_begun, r.state = 'running' AS taken_over
-    FROM JSON_TABLE(?, '$[*]' COLUMNS (
+fn literals(key: &RecordKey) -> [String; 2] {
+    [hex(key.scope()), hex(key.key())]
+}
+
+/// What [`json::claims`] has.
+macro_rules! claims {
+    () => {
+        "JSON_TABLE(?, '$[*]' COLUMNS (
         scope          VARCHAR(510) CHARACTER SET ascii   PATH '$[0]',
         k              VARCHAR(510) CHARACTER SET ascii   PATH '$[1]',
         seen           BIGINT                             PATH '$[2]',
@@ -78,7 +55,73 @@ UPDATE (
         fingerprint    CHAR(64)     CHARACTER SET ascii   PATH '$[6]',
         lease          BIGINT                             PATH '$[7]',
         remember_begun BIGINT                             PATH '$[8]'
-    )) a
+    )) a"
+    };
+}
+
+macro_rules! insert {
+    () => {
+        "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id,
+             holder, fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at) "
+    };
+}
+
+/// In a quarantine the first row has no state, and the server refuses the statement. A duplicate is refused, too.
+///
+/// All rows have the same number of the attempt. The server tells it with its answer (manual, `LAST_INSERT_ID(expr)`).
+fn insert_text(all: &[&ClaimParams]) -> String {
+    const FIRST: [&str; 2] = [
+        concat!("IF(", may_grant!(), ", 'running', NULL)"),
+        "LAST_INSERT_ID(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)))",
+    ];
+    const OTHERS: [&str; 2] = ["'running'", "LAST_INSERT_ID()"];
+    let rows = all.iter().enumerate().map(|(number, params)| {
+        let [scope, key] = literals(&params.key);
+        let [state, attempt] = if number == 0 { FIRST } else { OTHERS };
+        let (most, holder) = (params.max_attempts, quoted(&params.holder));
+        let id = hex(params.attempt_id.as_bytes());
+        let fingerprint = hex(params.fingerprint.as_bytes());
+        let [lease, remember] = [params.lease, params.remember_begun]
+            .map(|time| format!("SYSDATE(6) + INTERVAL {} MICROSECOND", to_micros(time)));
+        format!(
+            "({scope}, {key}, {state}, {attempt}, 1, {most}, {id}, {holder}, {fingerprint}, FALSE, SYSDATE(6), \
+             SYSDATE(6), {lease}, {remember}, {remember})"
+        )
+    });
+    let rows: Vec<String> = rows.collect();
+    format!(
+        concat!("{}", insert!(), "VALUES {}"),
+        NO_WAIT,
+        rows.join(", ")
+    )
+}
+
+/// [`insert_text`] where there may be duplicates, or a quarantine. The server keeps what it has selected from the
+/// table that it inserts into in a temporary one.
+const CLAIM_MISSING: &str = concat!(
+    insert!(),
+    "
+SELECT UNHEX(a.scope), UNHEX(a.k), 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), 1,
+       a.max_attempts, UNHEX(a.attempt_id), a.holder, UNHEX(a.fingerprint), FALSE, SYSDATE(6), SYSDATE(6),
+       SYSDATE(6) + INTERVAL a.lease MICROSECOND, SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND,
+       SYSDATE(6) + INTERVAL a.remember_begun MICROSECOND
+FROM ",
+    claims!(),
+    "
+LEFT JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
+    ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
+WHERE r.scope IS NULL AND ",
+    may_grant!()
+);
+
+const CLAIM_AGAIN: &str = concat!(
+    "
+UPDATE (
+    SELECT r.scope, r.idempotency_key, a.max_attempts, UNHEX(a.attempt_id) AS attempt_id, a.holder,
+           UNHEX(a.fingerprint) AS fingerprint, a.lease, a.remember_begun, r.state = 'running' AS taken_over
+    FROM ",
+    claims!(),
+    "
     STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
         ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)
     WHERE r.attempt = a.seen
@@ -122,7 +165,7 @@ pub(super) async fn claim(
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, Fault> {
     let size = |params: &ClaimParams| {
-        6 * (params.key.scope().len() + params.key.key().len()) + params.holder.len() + 256
+        6 * (params.key.scope().len() + params.key.key().len()) + params.holder.len() + 512
     };
     let mut claimed = Vec::with_capacity(all.len());
     for part in parts(AROUND, all.iter().map(size)) {
@@ -135,17 +178,17 @@ async fn claim_part(
     conn: &mut MySqlConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, Fault> {
-    for insert in [CLAIM_NEW, CLAIM_MISSING] {
-        match claim_with(conn, all, insert).await {
-            Err(fault) if is_of_another(&fault) => {}
-            claimed => return claimed,
+    for is_missing in [false, true] {
+        match claim_all(conn, all, is_missing).await {
+            Err(error) if is_of_another(&error) || is_null(&error) => {}
+            claimed => return Ok(claimed?),
         }
     }
     // Another transaction has one of the new records, or is making it: find out which.
     let mut claimed = Vec::with_capacity(all.len());
     for params in all {
-        match claim_with(conn, std::slice::from_ref(params), CLAIM_MISSING).await {
-            Err(fault) if is_of_another(&fault) => {
+        match claim_all(conn, std::slice::from_ref(params), true).await {
+            Err(error) if is_of_another(&error) => {
                 let row = conn.record_read_one(&params.key, 0).await?;
                 claimed.push(params.outcome_of(row.as_ref()));
             }
@@ -155,31 +198,50 @@ async fn claim_part(
     Ok(claimed)
 }
 
-/// Claims all, or none.
-async fn claim_with(
+/// Claims all, or none. `is_missing`: also those that have a record by now are asked for.
+async fn claim_all(
     conn: &mut MySqlConnection,
     all: &[ClaimParams],
-    insert: &str,
-) -> Result<Vec<ClaimOutcome>, Fault> {
+    is_missing: bool,
+) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
     let is_new = |params: &&ClaimParams| params.seen.is_none();
     let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
     let mut text = Vec::new();
     if !new.is_empty() {
-        let keys: Vec<RecordKey> = new.iter().map(|params| params.key.clone()).collect();
-        text.push(fill(PROBE, &[quoted(&json::keys(&keys))]));
-        text.push(fill(insert, &[quoted(&json::claims(new))]));
+        text.push(probe_before(new.iter().map(|params| &params.key)));
+        text.push(if is_missing {
+            format!(
+                "{NO_WAIT}{}",
+                fill(CLAIM_MISSING, &[quoted(&json::claims(new.iter().copied()))])
+            )
+        } else {
+            insert_text(&new)
+        });
     }
     if !again.is_empty() {
-        text.push(fill(CLAIM_AGAIN, &[quoted(&json::claims(again))]));
+        text.push(fill(
+            CLAIM_AGAIN,
+            &[quoted(&json::claims(again.iter().copied()))],
+        ));
     }
-    text.push(fill(CLAIMED, &[quoted(&json::claimed(all))]));
-    let rows = in_one_transaction(conn, &text.join("; ")).await?;
+    let inserts = !is_missing && !new.is_empty();
+    let read = if inserts { again } else { all.iter().collect() };
+    if !read.is_empty() {
+        text.push(fill(CLAIMED, &[quoted(&json::claimed(read))]));
+    }
+    let (rows, results) = answers_in_one_transaction(conn, &text.join("; ")).await?;
+    // The probe comes before it.
+    let inserted = if inserts { results.get(1) } else { None };
+    let inserted = inserted.map(|result| result.last_insert_id().cast_signed());
     // The probe's have one column.
     let claimed = rows.iter().filter(|row| row.len() > 1);
     let claimed: Vec<ClaimedRow> = claimed
         .map(ClaimedRow::from_row)
         .collect::<Result<_, _>>()?;
     let outcome = |params: &ClaimParams| {
+        if let (Some(attempt), None) = (inserted, params.seen) {
+            return ClaimOutcome::Mine { attempt };
+        }
         let is_of = |row: &&ClaimedRow| row.1 == params.key.key() && row.0 == params.key.scope();
         let row = claimed.iter().find(is_of);
         params.outcome(row.map(|(.., attempt, is_mine)| (*attempt, *is_mine)))
@@ -187,7 +249,10 @@ async fn claim_with(
     Ok(all.iter().map(outcome).collect())
 }
 
-/// Whether the fault is another transaction's lock on a record, or its insert.
-fn is_of_another(fault: &Fault) -> bool {
-    matches!(fault.kind, FaultKind::LockTimeout | FaultKind::Duplicate)
+/// Whether the error tells of another transaction's lock on a record, or its insert.
+fn is_of_another(error: &sqlx::Error) -> bool {
+    matches!(
+        classify(error),
+        FaultKind::LockTimeout | FaultKind::Duplicate
+    )
 }

@@ -56,18 +56,26 @@ fn statements(text: &str) -> Vec<String> {
     whole.map(str::to_owned).collect()
 }
 
-/// The rows of all statements of a text, in a transaction.
-pub(super) async fn rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, Fault> {
-    Ok(all_rows(conn, text).await?)
+/// What the statements of a text have found: their rows, and the result of each statement.
+type Answers = (Vec<MySqlRow>, Vec<MySqlQueryResult>);
+
+async fn answers(conn: &mut MySqlConnection, text: String) -> Result<Answers, sqlx::Error> {
+    let (mut rows, mut results) = (Vec::new(), Vec::new());
+    for request in requests(text) {
+        let mut answers = conn.fetch_many(sqlx::raw_sql(AssertSqlSafe(request)));
+        while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+            match answer? {
+                Either::Left(result) => results.push(result),
+                Either::Right(row) => rows.push(row),
+            }
+        }
+    }
+    Ok((rows, results))
 }
 
-async fn all_rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    let mut rows = Vec::new();
-    for request in requests(text) {
-        let request = sqlx::raw_sql(AssertSqlSafe(request));
-        rows.extend(request.fetch_all(&mut *conn).await?);
-    }
-    Ok(rows)
+/// The rows of all statements of a text, in a transaction.
+pub(super) async fn rows(conn: &mut MySqlConnection, text: String) -> Result<Vec<MySqlRow>, Fault> {
+    Ok(answers(conn, text).await?.0)
 }
 
 /// The rows of all statements of a text, in a transaction, and how many rows they have changed.
@@ -75,16 +83,8 @@ pub(super) async fn rows_and_changes(
     conn: &mut MySqlConnection,
     text: String,
 ) -> Result<(Vec<MySqlRow>, u64), Fault> {
-    let (mut rows, mut changed) = (Vec::new(), 0);
-    for request in requests(text) {
-        let mut answers = conn.fetch_many(sqlx::raw_sql(AssertSqlSafe(request)));
-        while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
-            match answer? {
-                Either::Left(done) => changed += done.rows_affected(),
-                Either::Right(row) => rows.push(row),
-            }
-        }
-    }
+    let (rows, results) = answers(conn, text).await?;
+    let changed = results.iter().map(MySqlQueryResult::rows_affected).sum();
     Ok((rows, changed))
 }
 
@@ -93,12 +93,9 @@ pub(super) async fn execute(
     conn: &mut MySqlConnection,
     text: String,
 ) -> Result<MySqlQueryResult, Fault> {
-    let mut done = MySqlQueryResult::default();
-    for request in requests(text) {
-        let request = sqlx::raw_sql(AssertSqlSafe(request));
-        done.extend([request.execute(&mut *conn).await?]);
-    }
-    Ok(done)
+    let mut all = MySqlQueryResult::default();
+    all.extend(answers(conn, text).await?.1);
+    Ok(all)
 }
 
 /// Runs a read-only statement in a transaction of its own, in one round trip (three on a cluster).
@@ -131,37 +128,19 @@ pub(super) async fn in_one_transaction(
     conn: &mut MySqlConnection,
     statements: &str,
 ) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    let text = format!("START TRANSACTION; {statements}; COMMIT");
-    let found = all_rows(conn, text).await;
-    or_rolled_back(conn, found).await
+    Ok(answers_in_one_transaction(conn, statements).await?.0)
 }
 
-/// Runs a statement that reads, and others that write, as [`in_one_transaction`] does. Returns how many rows each of
-/// the others has found.
-pub(super) async fn changes_in_one_transaction(
+/// [`in_one_transaction`], with the result of each statement.
+pub(super) async fn answers_in_one_transaction(
     conn: &mut MySqlConnection,
-    read: &str,
-    writes: &[String],
-) -> Result<Vec<u64>, sqlx::Error> {
-    let text = format!("START TRANSACTION; {read}; {}; COMMIT", writes.join("; "));
-    let changes = all_changes(conn, text).await;
-    let mut changes = or_rolled_back(conn, changes).await?;
-    changes.truncate(2 + writes.len());
-    Ok(changes.split_off(2))
-}
-
-/// How many rows each statement of a text has found.
-async fn all_changes(conn: &mut MySqlConnection, text: String) -> Result<Vec<u64>, sqlx::Error> {
-    let mut changes = Vec::new();
-    for request in requests(text) {
-        let mut answers = conn.fetch_many(sqlx::raw_sql(AssertSqlSafe(request)));
-        while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
-            if let Either::Left(done) = answer? {
-                changes.push(done.rows_affected());
-            }
-        }
-    }
-    Ok(changes)
+    statements: &str,
+) -> Result<Answers, sqlx::Error> {
+    let text = format!("START TRANSACTION; {statements}; COMMIT");
+    let found = answers(conn, text).await;
+    let (rows, mut results) = or_rolled_back(conn, found).await?;
+    results.remove(0);
+    Ok((rows, results))
 }
 
 /// Ends a transaction that has failed.
