@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::model::{Name, Outcome, RecordKey};
+use crate::model::{Name, RecordKey};
 use crate::store::verbs::lease::{RenewParams, TakeParams};
 use crate::store::verbs::queue::LookParams;
-use crate::store::verbs::record::{ClaimParams, EndColumns, FinishParams, KeepParams};
+use crate::store::verbs::record::{ClaimParams, KeepParams};
 use crate::store::verbs::release::ReleaseParams;
 use crate::store::verbs::session::LeftBehind;
 use crate::store::verbs::time::to_micros;
@@ -122,34 +122,6 @@ pub(crate) fn keeps(all: &[KeepParams]) -> String {
             bytes(params.key.key()),
             params.attempt_id.simple().to_string(),
             to_micros(params.lease)
-        ])
-    }))
-}
-
-/// `[[scope, key, attempt_id, attempt, state, content type, retain, remember, bound, pardon, remember begun, step is
-/// open, where the outcome begins among all of them, its size], …]`
-pub(crate) fn ends(all: &[FinishParams]) -> String {
-    let mut first = 1;
-    array(all.iter().map(|params| {
-        let end = EndColumns::from(&params.end);
-        let size = end.outcome.map(|outcome| outcome.bytes().len());
-        let begin = first;
-        first += size.unwrap_or_default();
-        json!([
-            bytes(params.key.scope()),
-            bytes(params.key.key()),
-            params.attempt_id.simple().to_string(),
-            params.attempt,
-            end.state,
-            end.outcome.map(Outcome::content_type),
-            end.retain,
-            end.remember,
-            i32::from(end.bound),
-            end.pardon,
-            end.remember_begun,
-            i32::from(end.step_is_open),
-            begin,
-            size
         ])
     }))
 }

@@ -4,20 +4,20 @@
 //! set to end one later.
 
 use async_trait::async_trait;
-use sqlx::SqliteConnection;
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::quarantine::is_quarantined;
 use super::writing::durably;
-use crate::model::{Outcome, RecordKey};
+use crate::model::RecordKey;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, KeyNumber, RecordStore,
-    claim_outcomes, number_of, unclaimed,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, KeyNumber,
+    RecordStore, claim_outcomes, number_of, unclaimed,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
-use crate::store::verbs::time::micros;
+use crate::store::verbs::time::{micros, to_micros};
 
 /// The columns of a record, but its outcome, at the time `now.us`.
 macro_rules! read_records {
@@ -41,32 +41,27 @@ const READ: &str = read_records!(
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now"
 );
 
+/// After the claims, [`claims`].
 const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), 'running', now.us, 1, a.value ->> 3, unhex(a.value ->> 4), a.value ->> 5,
-       unhex(a.value ->> 6), 0, now.us, now.us, now.us + (a.value ->> 7) + 1000, now.us + (a.value ->> 8), now.us + (a.value ->> 8)
-FROM json_each(?1) a, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
-WHERE a.value ->> 2 IS NULL
+SELECT ask.scope, ask.key, 'running', now.us, 1, ask.max_attempts, ask.attempt_id, ask.holder, ask.fingerprint, 0,
+       now.us, now.us, now.us + ask.lease + 1000, now.us + ask.remember_begun, now.us + ask.remember_begun
+FROM ask, now
+WHERE ask.seen IS NULL
 ON CONFLICT DO NOTHING
 RETURNING scope, idempotency_key, attempt";
 
 const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency AS r
-SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.attempt + 1, ask.us),
-    abandoned = iif(r.lease_until > ask.us - 3600000000, r.abandoned, 0) + 1,
+SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.attempt + 1, now.us),
+    abandoned = iif(r.lease_until > now.us - 3600000000, r.abandoned, 0) + 1,
     max_attempts = ask.max_attempts, attempt_id = ask.attempt_id, holder = ask.holder, fingerprint = ask.fingerprint,
-    attempted_at = ask.us, lease_until = ask.us + ask.lease + 1000, forget_at = ask.us + ask.remember_begun,
-    clean_at = ask.us + ask.remember_begun
-FROM (
-    SELECT unhex(a.value ->> 0) AS scope, unhex(a.value ->> 1) AS key, a.value ->> 2 AS seen, a.value ->> 3 AS max_attempts,
-           unhex(a.value ->> 4) AS attempt_id, a.value ->> 5 AS holder, unhex(a.value ->> 6) AS fingerprint,
-           a.value ->> 7 AS lease, a.value ->> 8 AS remember_begun,
-           CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
-    FROM json_each(?1) a
-) ask
+    attempted_at = now.us, lease_until = now.us + ask.lease + 1000, forget_at = now.us + ask.remember_begun,
+    clean_at = now.us + ask.remember_begun
+FROM ask, now
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt = ask.seen
-  AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= ask.us))
+  AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= now.us))
 RETURNING scope, idempotency_key, attempt";
 
 const FORGET: &str = "
@@ -89,7 +84,7 @@ FROM (
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id AND r.state = 'running'
 RETURNING scope, idempotency_key, lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-/// The outcomes are one after the other in `?2`.
+/// After the ends, [`ends`].
 const FINISH: &str = "
 UPDATE rowlock_idempotency AS r
 SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE ask.state END,
@@ -97,24 +92,21 @@ SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown
     bound = r.bound OR ask.bound,
     abandoned = max(r.abandoned - ask.pardon, 0),
     content_type = ask.content_type,
-    outcome = CASE WHEN ask.length > 0 THEN substr(?2, ask.first, ask.length) WHEN ask.length = 0 THEN x'' END,
-    done_at = CASE WHEN ask.state = 'done' THEN ask.us END,
-    retain_until = ask.us + ask.retain,
+    outcome = ask.outcome,
+    done_at = CASE WHEN ask.state = 'done' THEN now.us END,
+    retain_until = now.us + ask.retain,
     forget_at = CASE WHEN NOT ask.step_is_open OR r.open_step IS NULL
-                     THEN ask.us + iif(r.bound OR ask.bound, ask.remember_begun, ask.remember) END,
+                     THEN now.us + iif(r.bound OR ask.bound, ask.remember_begun, ask.remember) END,
     clean_at = CASE WHEN NOT ask.step_is_open OR r.open_step IS NULL
-                    THEN ask.us + COALESCE(ask.retain, iif(r.bound OR ask.bound, ask.remember_begun, ask.remember)) END
-FROM (
-    SELECT unhex(a.value ->> 0) AS scope, unhex(a.value ->> 1) AS key, unhex(a.value ->> 2) AS attempt_id,
-           a.value ->> 3 AS attempt, a.value ->> 4 AS state, a.value ->> 5 AS content_type, a.value ->> 6 AS retain,
-           a.value ->> 7 AS remember, a.value ->> 8 AS bound, a.value ->> 9 AS pardon, a.value ->> 10 AS remember_begun,
-           a.value ->> 11 AS step_is_open, a.value ->> 12 AS first, a.value ->> 13 AS length,
-           CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us
-    FROM json_each(?1) a
-) ask
+                    THEN now.us + COALESCE(ask.retain, iif(r.bound OR ask.bound, ask.remember_begun, ask.remember)) END
+FROM ask, now
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id
   AND ask.attempt IN (r.attempt, -1) AND r.state = 'running'
 RETURNING scope, idempotency_key, attempt";
+
+/// Before a statement: the clock. What a statement is asked for, `ask`, comes between.
+const NOW: &str =
+    "WITH now (us) AS (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ";
 
 #[async_trait]
 impl RecordStore for SqliteConnection {
@@ -178,13 +170,7 @@ impl RecordStore for SqliteConnection {
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
         durably(self, async |conn| {
-            let outcomes = all.iter().filter_map(|params| params.end.outcome());
-            let outcomes = outcomes.map(Outcome::bytes).collect::<Vec<_>>().concat();
-            let ended: Vec<KeyNumber> = sqlx::query_as(FINISH)
-                .bind(json::ends(all))
-                .bind(outcomes)
-                .fetch_all(&mut *conn)
-                .await?;
+            let ended = numbers(&mut *conn, ends(all), FINISH, all.len()).await?;
             let mut finished = Vec::with_capacity(all.len());
             for params in all {
                 finished.push(if number_of(&ended, &params.key).is_some() {
@@ -219,18 +205,74 @@ pub(super) async fn claim(
     conn: &mut SqliteConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<KeyNumber>, sqlx::Error> {
-    let json = json::claims(all);
     let mut claimed = Vec::new();
     for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {
-        if all.iter().any(|params| params.seen.is_none() == is_new) {
-            let mine: Vec<KeyNumber> = sqlx::query_as(sql)
-                .bind(&json)
-                .fetch_all(&mut *conn)
-                .await?;
-            claimed.extend(mine);
+        let asks = all.iter().filter(|params| params.seen.is_none() == is_new);
+        let asks: Vec<&ClaimParams> = asks.collect();
+        if !asks.is_empty() {
+            claimed.extend(numbers(&mut *conn, claims(&asks), sql, asks.len()).await?);
         }
     }
     Ok(claimed)
+}
+
+/// The claims as a table. (As a JSON text they cost several times as much.)
+fn claims(all: &[&ClaimParams]) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(NOW);
+    sql.push(
+        "ask (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun) AS (",
+    );
+    sql.push_values(all, |mut row, params| {
+        row.push_bind(params.key.scope().to_vec())
+            .push_bind(params.key.key().to_vec())
+            .push_bind(params.seen)
+            .push_bind(params.max_attempts)
+            .push_bind(params.attempt_id)
+            .push_bind(params.holder.to_string())
+            .push_bind(params.fingerprint.as_bytes().to_vec())
+            .push_bind(to_micros(params.lease))
+            .push_bind(to_micros(params.remember_begun));
+    });
+    sql
+}
+
+/// The ends as a table.
+fn ends(all: &[FinishParams]) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(NOW);
+    sql.push(
+        "ask (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
+              remember_begun, step_is_open) AS (",
+    );
+    sql.push_values(all, |mut row, params| {
+        let end = EndColumns::from(&params.end);
+        row.push_bind(params.key.scope().to_vec())
+            .push_bind(params.key.key().to_vec())
+            .push_bind(params.attempt_id)
+            .push_bind(params.attempt)
+            .push_bind(end.state)
+            .push_bind(end.outcome.map(|outcome| outcome.content_type().to_owned()))
+            .push_bind(end.outcome.map(|outcome| outcome.bytes().to_vec()))
+            .push_bind(end.retain)
+            .push_bind(end.remember)
+            .push_bind(end.bound)
+            .push_bind(end.pardon)
+            .push_bind(end.remember_begun)
+            .push_bind(end.step_is_open);
+    });
+    sql
+}
+
+/// What a statement returns for its asks.
+async fn numbers(
+    conn: &mut SqliteConnection,
+    mut asks: QueryBuilder<Sqlite>,
+    sql: &str,
+    number: usize,
+) -> Result<Vec<KeyNumber>, sqlx::Error> {
+    asks.push(")").push(sql);
+    // sqlx keeps 100 prepared statements. There are as many texts as sizes of a batch.
+    let query = asks.build_query_as().persistent(number == 1);
+    query.fetch_all(conn).await
 }
 
 #[cfg(test)]

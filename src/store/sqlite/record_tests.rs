@@ -3,6 +3,7 @@
 use sqlx::{Connection, Row};
 
 use super::*;
+use crate::model::Outcome;
 use crate::store::sqlite::step;
 use crate::store::verbs::step::StepStore;
 
