@@ -165,7 +165,7 @@ pub(super) async fn claim(
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, Fault> {
     let size = |params: &ClaimParams| {
-        6 * (params.key.scope().len() + params.key.key().len()) + params.holder.len() + 512
+        6 * (params.key.scope().len() + params.key.key().len()) + 2 * params.holder.len() + 512
     };
     let mut claimed = Vec::with_capacity(all.len());
     for part in parts(AROUND, all.iter().map(size)) {
@@ -178,21 +178,35 @@ async fn claim_part(
     conn: &mut MySqlConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, Fault> {
-    for is_missing in [false, true] {
-        match claim_all(conn, all, is_missing).await {
-            Err(error) if is_of_another(&error) || is_null(&error) => {}
-            claimed => return Ok(claimed?),
+    let is_alone = all.len() == 1;
+    match claim_all(conn, all, false).await {
+        Err(error) if is_null(&error) || (is_duplicate(&error) && !is_alone) => {
+            match claim_all(conn, all, true).await {
+                Err(error) if is_of_another(&error) => {}
+                claimed => return Ok(claimed?),
+            }
         }
+        Err(error) if is_of_another(&error) => {}
+        claimed => return Ok(claimed?),
     }
     // Another transaction has one of the new records, or is making it: find out which.
     let mut claimed = Vec::with_capacity(all.len());
     for params in all {
-        match claim_all(conn, std::slice::from_ref(params), true).await {
-            Err(error) if is_of_another(&error) => {
-                let row = conn.record_read_one(&params.key, 0).await?;
-                claimed.push(params.outcome_of(row.as_ref()));
+        let one = if is_alone {
+            None
+        } else {
+            let one = claim_all(conn, std::slice::from_ref(params), true).await;
+            if one.as_ref().is_err_and(is_of_another) {
+                None
+            } else {
+                Some(one?)
             }
-            outcome => claimed.extend(outcome?),
+        };
+        if let Some(one) = one {
+            claimed.extend(one);
+        } else {
+            let row = conn.record_read_one(&params.key, 0).await?;
+            claimed.push(params.outcome_of(row.as_ref()));
         }
     }
     Ok(claimed)
@@ -249,10 +263,16 @@ async fn claim_all(
     Ok(all.iter().map(outcome).collect())
 }
 
-/// Whether the error tells of another transaction's lock on a record, or its insert.
+/// Whether the error tells of another transaction's lock on a record, or its insert. (MariaDB with
+/// `innodb_snapshot_isolation` tells a conflict.)
 fn is_of_another(error: &sqlx::Error) -> bool {
-    matches!(
-        classify(error),
-        FaultKind::LockTimeout | FaultKind::Duplicate
-    )
+    is_duplicate(error)
+        || matches!(
+            classify(error),
+            FaultKind::LockTimeout | FaultKind::Conflict
+        )
+}
+
+fn is_duplicate(error: &sqlx::Error) -> bool {
+    classify(error) == FaultKind::Duplicate
 }

@@ -20,7 +20,7 @@ use sqlx::{AssertSqlSafe, Either, Executor, FromRow, MySqlConnection};
 use super::fault::is_lock_time_out;
 use crate::model::FaultKind;
 use crate::store::driver::classify::classify;
-use crate::store::driver::request::RequestLimit;
+use crate::store::driver::request::{RECORD, RequestLimit};
 use crate::store::verbs::fault::Fault;
 
 /// A client of this process has found a cluster. The callers' connections come from their own pools and cannot be
@@ -172,12 +172,17 @@ pub(super) async fn write_and_read(
     sqlx::raw_sql(text).fetch_all(conn).await
 }
 
-/// Cuts statements of these sizes into parts, so that each request is sent in one piece.
+/// The most parts of a batch. A batch that needs more is sent in one piece: it waits once for an acknowledgement, and
+/// has one commit.
+const MOST_PARTS: usize = 4;
+
+/// Cuts statements of these sizes into parts, each in a request of one record.
 pub(super) fn parts(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let limit = RequestLimit::of(around, 0, 0);
     let mut parts: Vec<Range<usize>> = Vec::new();
-    let mut used = 0;
+    let (mut used, mut is_large) = (0, false);
     for (number, size) in sizes.enumerate() {
+        is_large |= around + size > RECORD;
         match parts.last_mut() {
             Some(part) if limit.admits(&mut used, 0, size) => part.end = number + 1,
             _ => {
@@ -186,7 +191,10 @@ pub(super) fn parts(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Ra
             }
         }
     }
-    parts
+    match parts.last() {
+        Some(last) if is_large || parts.len() > MOST_PARTS => vec![0..last.end],
+        _ => parts,
+    }
 }
 
 /// The clock in UTC, in a session of the caller's, with any time zone, also after a wait or a SLEEP in the same
@@ -294,10 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_one_record_or_one_statement() {
-        let cut = parts(1_000, [10_000, 5_000, 1_000, 20_000, 1].into_iter());
-        assert_eq!(cut, [0..2, 2..3, 3..4, 4..5]);
-        assert!(parts(0, std::iter::empty()).is_empty());
+    fn a_part_is_one_record_and_large_batches_are_not_cut() {
+        let cut = |sizes: &[usize]| parts(1_000, sizes.iter().copied());
+        assert_eq!(cut(&[10_000, 5_000, 1_000, 10_000, 1]), [0..2, 2..4, 4..5]);
+        assert_eq!(cut(&[]), []);
+        assert_eq!(cut(&[5_000; 12]).len(), MOST_PARTS);
+        // Each part would wait for the disk, or for an acknowledgement.
+        assert_eq!(cut(&[5_000; 13]), [0..13]);
+        assert_eq!(cut(&[1, 20_000, 1]), [0..3]);
     }
 
     /// The server ends the connection, so a ROLLBACK would fail.
