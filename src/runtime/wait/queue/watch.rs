@@ -101,6 +101,12 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             }
         }
     }
+    let sleeper = queue.state().sleeper;
+    if let Some(session) = sleeper {
+        // The server would end its sleep, and its connection, seconds later.
+        let wake = async |store: &mut dyn Store| store.queue_test(session).await;
+        let _ = link.run("watch", link.operation_timeout(), wake).await;
+    }
     link.close().await;
 }
 
@@ -278,7 +284,9 @@ async fn look_at(
             }
         }
     }
-    if untold > 0 && !seen.is_woken {
+    if untold > 0 && seen.is_woken {
+        queue.brought(seen.began);
+    } else if untold > 0 {
         queue.missed(seen.began);
     }
     if has_permits && untold >= FIRSTS {
@@ -325,7 +333,9 @@ async fn pass_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::held::guard::Guard;
     use crate::runtime::wait::queue::SOON;
+    use crate::runtime::wait::queue::keepers::Keeper;
 
     #[test]
     fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
@@ -360,6 +370,50 @@ mod tests {
         queue.woken();
         taken(&queue);
         assert!(is_seldom() && queue.state().missed_at().is_none());
+    }
+
+    #[test]
+    fn after_a_miss_only_a_wake_that_brings_a_grant_makes_looks_seldom() {
+        let queue = Queue::default();
+        let wakes = |queue: &Queue| {
+            queue.woken();
+            let state = &mut *queue.state();
+            (state.is_woken, state.soon) = (false, None);
+        };
+        let is_seldom = || queue.state().is_pushed();
+        wakes(&queue);
+        assert!(is_seldom());
+        // The miss was too long ago for a late wake.
+        queue.state().missed = Some(Moment::now() - SOON * 2);
+        for _ in 0..2 {
+            // As the wakes of this client's own tests are, also those of another connection.
+            wakes(&queue);
+            assert!(!is_seldom() && queue.state().missed_at().is_none());
+            queue.set_told(None);
+        }
+        wakes(&queue);
+        queue.brought(Moment::now());
+        assert!(is_seldom());
+    }
+
+    #[test]
+    fn who_sleeps_does_not_listen_for_what_lingers() {
+        let queue = Queue::default();
+        let lock = Name::new("a").unwrap();
+        let keeper: std::sync::Weak<dyn Keeper> = std::sync::Weak::<NoKeeper>::new();
+        queue.keepers.add(lock, keeper);
+        let state = queue.state();
+        assert!(queue.is_listening(&state, false));
+        assert!(!queue.is_listening(&state, true));
+    }
+
+    #[derive(Debug)]
+    struct NoKeeper;
+
+    impl Keeper for NoKeeper {
+        fn recall(&self) -> Option<Guard> {
+            None
+        }
     }
 
     #[test]
