@@ -20,3 +20,4 @@ mod row_security;
 mod schema;
 mod sqlite;
 mod sqlite_file;
+mod wakes;

@@ -78,7 +78,7 @@ impl HoldStore for MySqlConnection {
         let of = params.name.of_permit();
         let of = of.as_ref().unwrap_or(&params.name);
         if run_out.execute(&mut *self).await?.rows_affected() > 0 {
-            wake_first(self, of).await?;
+            wake_first(self, of).await;
             return Ok(HoldOutcome::Done(()));
         }
         let missed = missed(&mut *self, &params.name, params.grant_id).await?;
@@ -86,7 +86,7 @@ impl HoldStore for MySqlConnection {
             let is_reserved = fill(IS_RESERVED, &[name, reservation]);
             if !read_alone(self, &is_reserved).await?.is_empty() {
                 // The first sending may have ended before it woke anybody.
-                wake_first(self, of).await?;
+                wake_first(self, of).await;
                 return Ok(HoldOutcome::Done(()));
             }
         }

@@ -9,7 +9,8 @@
 //! another user's client stay asleep: its looks find what happened.
 //!
 //! A wake that comes between two sleeps is lost: it ends nothing, also not the next statement. The look that follows
-//! each wake begins when the next sleep does, and another one comes a little later.
+//! each wake begins when the next sleep does, and another one comes a little later. A wake that comes when the next
+//! statement has begun, and does not sleep yet, ends that statement with an error.
 //!
 //! Nobody listens on MariaDB. If a second KILL QUERY comes while the sleeper wakes up, each of both threads waits for
 //! a mutex of the other one, for up to two seconds. One mutex is that of all sleeps of the server (seen on 10.11).
@@ -17,7 +18,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::MySqlRow;
+use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -27,24 +28,20 @@ use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{Listener, News};
 
-/// The connection that listens for a session, by its id in hexadecimal; NULL: none does.
+/// The connection that listens for a session, by its id in hexadecimal; NULL: none does. (A lock without a name is an
+/// error.)
 macro_rules! listener_of {
     ($session:literal) => {
         concat!(
-            "CAST(IS_USED_LOCK(CONCAT('rowlock_', COALESCE(LOWER(",
+            "CAST(IF(",
             $session,
-            "), ''))) AS SIGNED)"
+            " IS NULL, NULL, IS_USED_LOCK(CONCAT('rowlock_', LOWER(",
+            $session,
+            ")))) AS SIGNED)"
         )
     };
 }
 pub(super) use listener_of;
-
-/// That of a session; and whether the server is MariaDB.
-const OF_SESSION: &str = concat!(
-    "SELECT ",
-    listener_of!("HEX(?)"),
-    ", VERSION() LIKE '%MariaDB%'"
-);
 
 /// That of the first waiter whose session is live.
 const OF_FIRST: &str = concat!(
@@ -60,6 +57,12 @@ WHERE l.name = ? ORDER BY w.position LIMIT 1"
 /// How long one sleep lasts. The server ends the sleep of a connection that is gone sooner.
 const SLEEP: &str = "SELECT CAST(SLEEP(10) AS SIGNED)";
 
+/// Keeps the sleeps out of the log of slow statements.
+const NEVER_SLOW: &str = "SET SESSION long_query_time = 31536000";
+
+/// `ER_QUERY_INTERRUPTED`
+const INTERRUPTED: u16 = 1317;
+
 /// How long the end of the connection may take.
 const CLOSING: Duration = Duration::from_secs(1);
 
@@ -72,10 +75,9 @@ pub(super) async fn listen(
     session: Uuid,
 ) -> Result<Option<Box<dyn Listener>>, Fault> {
     let id = session.simple();
-    let lock = format!("SELECT CAST(GET_LOCK('rowlock_{id}', 1) AS SIGNED)");
+    let lock = format!("{NEVER_SLOW}; SELECT CAST(GET_LOCK('rowlock_{id}', 1) AS SIGNED)");
     // The connection before this one, if the server has not seen yet that it is gone.
-    let before = fill(OF_SESSION, &[hex(session.as_bytes())]);
-    let before = read_alone(&mut conn, &before).await?;
+    let before = read_alone(&mut conn, &of_session(session)).await?;
     if before[0].try_get(1)? {
         let _ = conn.close().await;
         return Ok(None);
@@ -94,13 +96,19 @@ pub(super) async fn listen(
     Ok(Some(Box::new(Sleeper(conn))))
 }
 
+/// Reads the connection that listens for a session; and whether the server is MariaDB.
+fn of_session(session: Uuid) -> String {
+    let id = session.simple();
+    format!("SELECT CAST(IS_USED_LOCK('rowlock_{id}') AS SIGNED), VERSION() LIKE '%MariaDB%'")
+}
+
 /// KILL, as a text that proxies send on. A text that begins with KILL they carry out themselves, on a connection of
 /// theirs that has this id by chance (MariaDB's proxy, Limitations, "KILL").
-fn kill(what: &str) -> String {
+pub(super) fn kill(what: &str) -> String {
     format!("SET @rl_kill = 'KILL {what}'; PREPARE rl_kill FROM @rl_kill; EXECUTE rl_kill")
 }
 
-/// What [`listener_of`] has found in the first column.
+/// The connection in the first column.
 fn listener(row: Option<&MySqlRow>) -> Result<Option<i64>, sqlx::Error> {
     row.map_or(Ok(None), |row| row.try_get(0))
 }
@@ -113,33 +121,44 @@ pub(super) async fn wake(conn: &mut MySqlConnection, listeners: impl IntoIterato
     for id in listeners {
         let wake = sqlx::raw_sql(AssertSqlSafe(kill(&format!("QUERY {id}"))));
         if let Err(error) = wake.execute(&mut *conn).await {
-            tracing::debug!(%error, "a client that waits was not woken: it looks by itself");
+            tracing::debug!(%error, "{NOT_WOKEN}");
         }
     }
 }
 
 /// Wakes the listener of a session.
-pub(super) async fn wake_session(conn: &mut MySqlConnection, session: Uuid) -> Result<(), Fault> {
-    let found = read_alone(conn, &fill(OF_SESSION, &[hex(session.as_bytes())])).await?;
-    let found = listener(found.first())?;
-    wake(conn, found).await;
-    Ok(())
+pub(super) async fn wake_session(conn: &mut MySqlConnection, session: Uuid) {
+    wake_found(conn, &of_session(session)).await;
 }
 
 /// Wakes the client whose waiter is the first one.
-pub(super) async fn wake_first(conn: &mut MySqlConnection, name: &Name) -> Result<(), Fault> {
-    let found = read_alone(conn, &fill(OF_FIRST, &[hex(name.as_bytes())])).await?;
-    let found = listener(found.first())?;
-    wake(conn, found).await;
-    Ok(())
+pub(super) async fn wake_first(conn: &mut MySqlConnection, name: &Name) {
+    wake_found(conn, &fill(OF_FIRST, &[hex(name.as_bytes())])).await;
+}
+
+/// Wakes the listener that a statement finds. Its failure fails no verb, which has committed.
+async fn wake_found(conn: &mut MySqlConnection, text: &str) {
+    let found = read_alone(conn, text).await;
+    match found.and_then(|rows| listener(rows.first())) {
+        Ok(found) => wake(conn, found).await,
+        Err(error) => tracing::debug!(%error, "{NOT_WOKEN}"),
+    }
+}
+
+const NOT_WOKEN: &str = "a client that waits was not woken: it looks by itself";
+
+fn is_interrupted(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    let error = error.and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    error.is_some_and(|error| error.number() == INTERRUPTED)
 }
 
 #[async_trait]
 impl Listener for Sleeper {
     async fn next(&mut self) -> Result<News, Fault> {
         loop {
-            let slept = sqlx::raw_sql(SLEEP).fetch_one(&mut self.0).await?;
-            if slept.try_get::<i64, _>(0)? == 1 {
+            let slept = sqlx::raw_sql(SLEEP).fetch_one(&mut self.0).await;
+            if slept.as_ref().is_err_and(is_interrupted) || slept?.try_get::<i64, _>(0)? == 1 {
                 return Ok(News::Woken);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{Kind, Share};
-use crate::store::mysql::listener::listen;
+use crate::store::mysql::listener::{kill, listen, listener_of};
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
 use crate::store::verbs::permit::PermitStore;
 use crate::store::verbs::queue::{Listener, News};
@@ -129,4 +129,69 @@ pub(super) async fn nobody_listens(place: &Database) {
     let client = Client::new(place).await;
     let listened = listen(place.connect().await, client.session).await;
     assert!(listened.unwrap().is_none());
+}
+
+/// Also one that comes when the next sleep has begun and does not sleep yet.
+pub(super) async fn every_wake_of_many_is_heard(place: &Database) {
+    let client = Client::new(place).await;
+    let mut listener = listener_of(place, client.session).await;
+    let mut other = place.connect().await;
+    let id = format!(
+        "SELECT CAST(IS_USED_LOCK('rowlock_{}') AS SIGNED)",
+        client.session.simple()
+    );
+    let id = Database::numbers(&mut other, &id).await[0];
+    let wakes = vec![kill(&format!("QUERY {id}")); 100].join("; ");
+    let wakes = async {
+        loop {
+            Database::run(&mut other, &wakes).await;
+        }
+    };
+    let hears = async {
+        for _ in 0..1_000 {
+            assert_eq!(listener.next().await.unwrap(), News::Woken);
+        }
+    };
+    tokio::select! {
+        () = wakes => {}
+        () = hears => {}
+    }
+}
+
+/// A user may have a lock of the name that a session without an id would have.
+pub(super) async fn nobody_is_woken_without_a_session(place: &Database) {
+    let mut stranger = place.connect().await;
+    Database::run(&mut stranger, "SELECT GET_LOCK('rowlock_', 0)").await;
+    let mut conn = place.connect().await;
+    let found = concat!("SELECT COALESCE(", listener_of!("HEX(@rl_nobody)"), ", 0)");
+    assert_eq!(Database::numbers(&mut conn, found).await, [0]);
+}
+
+pub(super) async fn a_wake_that_fails_takes_nothing_back(place: &Database) {
+    let mut holder = Client::new(place).await;
+    let held = holder.hold("a").await;
+    holder.run("RENAME TABLE rowlock_waiter TO away").await;
+    let params = RunOutParams {
+        name: named("a"),
+        grant_id: held.params.grant_id,
+        reservation: Uuid::new_v4(),
+        time: TTL / 2,
+    };
+    let run_out = holder.conn.hold_run_out(&params).await.unwrap();
+    assert_eq!(run_out, HoldOutcome::Done(()));
+    holder.run("RENAME TABLE away TO rowlock_waiter").await;
+}
+
+pub(super) async fn a_sleep_is_no_slow_statement(place: &Database) {
+    let client = Client::new(place).await;
+    let listener = listener_of(place, client.session).await;
+    let mut conn = place.connect().await;
+    let longest = format!(
+        "SELECT CAST(v.variable_value AS SIGNED) FROM performance_schema.threads t
+         JOIN performance_schema.variables_by_thread v USING (thread_id)
+         WHERE t.processlist_id = IS_USED_LOCK('rowlock_{}') AND v.variable_name = 'long_query_time'",
+        client.session.simple()
+    );
+    assert!(Database::numbers(&mut conn, &longest).await[0] > 3_600);
+    listener.close().await;
 }

@@ -271,7 +271,8 @@ impl QueueStore for MySqlConnection {
     }
 
     async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
-        wake_session(self, session).await
+        wake_session(self, session).await;
+        Ok(())
     }
 
     async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {

@@ -344,6 +344,10 @@ macro_rules! on_both {
             on_both! { @"ROWLOCK_TEST_MYSQL_URL" whoever_waits_is_woken }
             on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_listener_takes_the_place_of_the_one_before }
             on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_name_is_passed_on_to_who_does_not_listen }
+            on_both! { @"ROWLOCK_TEST_MYSQL_URL" every_wake_of_many_is_heard }
+            on_both! { @"ROWLOCK_TEST_MYSQL_URL" nobody_is_woken_without_a_session }
+            on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_wake_that_fails_takes_nothing_back }
+            on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_sleep_is_no_slow_statement }
         }
         mod on_mariadb {
             use super::*;

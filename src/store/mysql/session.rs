@@ -72,18 +72,19 @@ SET ",
 const WAITING: &str = concat!(
     "
 SELECT DISTINCT ",
-    listener_of!(
-        "(
-    SELECT HEX(w.session_id)
-    FROM rowlock_lock n FORCE INDEX (PRIMARY)
-    STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = n.name AND w.position > n.passed
-    STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id AND s.expires_at > SYSDATE(6)
-    WHERE n.name = SUBSTRING_INDEX(l.name, 0x00, 1) AND n.waiters > 0
-    ORDER BY w.position LIMIT 1)"
-    ),
+    listener_of!("f.session"),
     "
-FROM rowlock_lock l FORCE INDEX (rowlock_lock_session)
-WHERE l.session_id = ? LIMIT 1000"
+FROM (
+    SELECT (
+        SELECT HEX(w.session_id)
+        FROM rowlock_lock n FORCE INDEX (PRIMARY)
+        STRAIGHT_JOIN rowlock_waiter w FORCE INDEX (PRIMARY) ON w.name = n.name AND w.position > n.passed
+        STRAIGHT_JOIN rowlock_session s FORCE INDEX (PRIMARY) ON s.id = w.session_id AND s.expires_at > SYSDATE(6)
+        WHERE n.name = SUBSTRING_INDEX(l.name, 0x00, 1) AND n.waiters > 0
+        ORDER BY w.position LIMIT 1) AS session
+    FROM rowlock_lock l FORCE INDEX (rowlock_lock_session)
+    WHERE l.session_id = ? LIMIT 1000
+) f"
 );
 
 const END: &str = "UPDATE rowlock_session SET expires_at = NULL WHERE id = ?";

@@ -20,14 +20,14 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{Listener, News};
 use uuid::Uuid;
 
-/// The pause after a connection that was lost, or that heard no test: doubled each time, until a test is heard.
+/// The pause after a connection that was lost, or that heard no test: doubled each time, until news are heard.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
 
 /// With no waiter for this long, the connection is closed.
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &str) {
-    let mut pause = PAUSES.0;
+    let (mut pause, mut sleeps) = (PAUSES.0, false);
     loop {
         let began = Moment::now();
         let wanted = {
@@ -38,7 +38,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
             let session = state
                 .session
                 .as_ref()
-                .filter(|_| queue.is_listening(&state));
+                .filter(|_| queue.is_listening(&state, sleeps));
             session.map(|session| session.grant.id)
         };
         let Some(session) = wanted else {
@@ -54,18 +54,18 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
         };
         let heard = match listened {
             Ok(Some(mut listener)) => {
+                sleeps = listener.sleeps();
+                queue.set_sleeper(sleeps.then_some(session));
                 let heard = select! {
                     heard = hear(&mut *listener, queue, session, &mut pause) => heard,
                     // Looks find out what no news tell.
                     () = spare.wanted() => Ok(()),
                 };
-                if listener.sleeps() {
-                    if queue.state().is_closed {
-                        return;
-                    }
+                if sleeps {
                     queue.test(session);
                 }
                 listener.close().await;
+                queue.set_sleeper(None);
                 heard
             }
             // There are no news on this way.
@@ -117,7 +117,7 @@ async fn hear(
     session: Uuid,
     pause: &mut Duration,
 ) -> Result<(), Fault> {
-    let end = NewsEnd(queue);
+    let (end, sleeps) = (NewsEnd(queue), listener.sleeps());
     // Since when it is unknown whether the server tells the news.
     let mut untold = Some(Moment::now());
     queue.test(session);
@@ -131,8 +131,9 @@ async fn hear(
                 let current = state.session.as_ref().map(|session| session.grant.id);
                 let is_wanted = !state.is_closed && current == Some(session);
                 missed_at = state.missed_at();
-                let is_told = state.told.is_some() || state.wakes.is_some();
-                (is_wanted, is_told, !queue.is_listening(&state))
+                let is_told = state.told.is_some() || state.woken.is_some();
+                let is_listening = queue.is_listening(&state, sleeps);
+                (is_wanted, is_told, !is_listening)
             };
             quiet = is_idle.then(|| quiet.unwrap_or_else(Moment::now));
             let idle_at = quiet.map(|since| since + IDLE);
@@ -142,11 +143,15 @@ async fn hear(
             }
             untold = (!is_told).then(|| untold.unwrap_or_else(Moment::now));
             let test_ends = untold.map(|since| since + LONGEST * 2);
-            let fails = test_ends.into_iter().chain(missed_at).min();
-            if fails.is_some_and(Moment::has_passed) {
+            if test_ends.is_some_and(Moment::has_passed) {
                 return Err(Fault::timed_out());
             }
-            let wake = fails.unwrap_or_else(|| Moment::now() + IDLE);
+            if missed_at.is_some_and(Moment::has_passed) {
+                queue.test(session);
+                continue;
+            }
+            let wake = test_ends.into_iter().chain(missed_at).min();
+            let wake = wake.unwrap_or_else(|| Moment::now() + IDLE);
             select! {
                 news = &mut next => break news?,
                 () = queue.listen.notified() => {}
@@ -157,7 +162,10 @@ async fn hear(
             News::Passed(grant_id) => queue.passed(grant_id),
             News::Recalled(name) => drop(queue.keepers.recall(&name)),
             News::Look => queue.queued(true),
-            News::Woken => queue.woken(),
+            News::Woken => {
+                queue.woken();
+                *pause = PAUSES.0;
+            }
             News::Test => {
                 queue.set_told(Some(session));
                 *pause = PAUSES.0;

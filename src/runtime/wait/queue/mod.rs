@@ -70,8 +70,13 @@ struct QueueState {
     session: Option<Arc<Session>>,
     /// The server tells the news of this session: a test has shown it.
     told: Option<Uuid>,
-    /// The server wakes this client when there are news: a test has shown it.
-    wakes: Option<Wakes>,
+    /// The server has woken this client, which listens: the last time.
+    woken: Option<Moment>,
+    /// When a look found a grant for which no wake had come. Until a wake brings a grant, other clients perhaps cannot
+    /// wake this one.
+    missed: Option<Moment>,
+    /// The session of a listener that sleeps.
+    sleeper: Option<Uuid>,
     /// Test whether the server tells the news of this session.
     test: Option<Uuid>,
     /// Look at once: there are news.
@@ -88,25 +93,16 @@ struct QueueState {
     is_closed: bool,
 }
 
-/// A server that wakes this client.
-#[derive(Debug)]
-struct Wakes {
-    /// The last time.
-    at: Moment,
-    /// When a look found a grant for which no wake had come.
-    missed: Option<Moment>,
-}
-
 impl QueueState {
     /// Whether looks need not come often.
     fn is_pushed(&self) -> bool {
-        let wakes = self.wakes.as_ref();
-        self.told.is_some() || wakes.is_some_and(|wakes| wakes.missed.is_none())
+        self.told.is_some() || self.woken.is_some() && self.missed.is_none()
     }
 
     /// Until then a late wake may still come for a grant that a look has found.
     fn missed_at(&self) -> Option<Moment> {
-        Some(self.wakes.as_ref()?.missed? + SOON)
+        let missed = self.missed.filter(|missed| self.woken < Some(*missed));
+        missed.filter(|_| self.woken.is_some()).map(|at| at + SOON)
     }
 }
 
@@ -131,9 +127,9 @@ impl Queue {
         self.listen.notify_one();
     }
 
-    /// Whether there may be news for this client.
-    fn is_listening(&self, state: &QueueState) -> bool {
-        !state.seats.is_empty() || self.keepers.has_any()
+    /// Whether there may be news for this client. (A listener that sleeps hears nothing of leases that linger.)
+    fn is_listening(&self, state: &QueueState, sleeps: bool) -> bool {
+        !state.seats.is_empty() || !sleeps && self.keepers.has_any()
     }
 
     /// Whether the server tells the news.
@@ -215,7 +211,7 @@ impl Queue {
     /// The server tells the news of this session (a test was heard), or no longer does.
     fn set_told(&self, told: Option<Uuid>) {
         let state = &mut *self.state();
-        (state.told, state.wakes) = (told, None);
+        (state.told, state.woken) = (told, None);
         // From now on the pace of the looks is another one.
         self.watch.notify_one();
     }
@@ -223,11 +219,21 @@ impl Queue {
     /// The server has woken this client: a look finds out why, and another one what was just too late for it.
     fn woken(&self) {
         let state = &mut *self.state();
-        let (at, missed) = (Moment::now(), None);
-        state.wakes = Some(Wakes { at, missed });
+        let now = Moment::now();
+        state.woken = Some(now);
+        // It was just late.
+        state.missed.take_if(|at| !(*at + SOON).has_passed());
         state.is_woken = true;
-        state.soon.get_or_insert(at + SOON);
+        state.soon.get_or_insert(now + SOON);
         self.watch.notify_one();
+    }
+
+    /// A look that began then found a grant after a wake. (A look after another look finds others.)
+    fn brought(&self, began: Moment) {
+        let state = &mut *self.state();
+        if state.woken.is_some_and(|at| began < at + SOON) {
+            state.missed = None;
+        }
     }
 
     /// A look has left waiters out whose turn may have come.
@@ -239,9 +245,8 @@ impl Queue {
     fn missed(&self, began: Moment) {
         let told = {
             let state = &mut *self.state();
-            let quiet = state.wakes.as_mut().filter(|wakes| wakes.at < began);
-            if let Some(wakes) = quiet {
-                wakes.missed.get_or_insert_with(Moment::now);
+            if state.woken.is_some_and(|at| at < began) {
+                state.missed.get_or_insert_with(Moment::now);
             }
             state.told
         };
@@ -254,8 +259,13 @@ impl Queue {
     /// Has the server tested. Until the test is heard, looks come often.
     fn test(&self, session: Uuid) {
         let state = &mut *self.state();
-        (state.told, state.test) = (None, Some(session));
+        (state.told, state.woken, state.test) = (None, None, Some(session));
         self.watch.notify_one();
+    }
+
+    /// The listener of this session sleeps.
+    fn set_sleeper(&self, session: Option<Uuid>) {
+        self.state().sleeper = session;
     }
 
     /// Something has changed: looks come soon, where the server tells nothing.

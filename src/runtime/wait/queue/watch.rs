@@ -101,6 +101,12 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             }
         }
     }
+    let sleeper = queue.state().sleeper;
+    if let Some(session) = sleeper {
+        // The server would end its sleep, and its connection, seconds later.
+        let wake = async |store: &mut dyn Store| store.queue_test(session).await;
+        let _ = link.run("watch", link.operation_timeout(), wake).await;
+    }
     link.close().await;
 }
 
@@ -278,7 +284,9 @@ async fn look_at(
             }
         }
     }
-    if untold > 0 && !seen.is_woken {
+    if untold > 0 && seen.is_woken {
+        queue.brought(seen.began);
+    } else if untold > 0 {
         queue.missed(seen.began);
     }
     if has_permits && untold >= FIRSTS {
@@ -323,54 +331,5 @@ async fn pass_on(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::runtime::wait::queue::SOON;
-
-    #[test]
-    fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
-        let queue = Queue::default();
-        queue.set_told(Some(uuid::Uuid::new_v4()));
-        let seen = LastLook::nothing();
-        assert_eq!(seen.next(&queue), seen.at + LONGEST);
-        queue.queued(false);
-        assert!(seen.next(&queue) <= Moment::now() + SOON);
-    }
-
-    #[test]
-    fn who_is_woken_looks_at_once_and_seldom_and_often_again_after_a_miss() {
-        let queue = Queue::default();
-        let seen = LastLook::nothing();
-        let is_seldom = || seen.next(&queue) == seen.at + LONGEST;
-        queue.woken();
-        assert_eq!(seen.next(&queue), seen.at);
-        let taken = |queue: &Queue| {
-            let state = &mut *queue.state();
-            (state.is_woken, state.soon) = (false, None);
-        };
-        taken(&queue);
-        assert!(is_seldom());
-        // A look that had begun before has found them.
-        queue.missed(seen.began);
-        assert!(is_seldom());
-        queue.missed(Moment::now() + SHORTEST_PAUSE);
-        assert!(!is_seldom());
-        assert!(queue.state().missed_at().is_some());
-        // They were just late.
-        queue.woken();
-        taken(&queue);
-        assert!(is_seldom() && queue.state().missed_at().is_none());
-    }
-
-    #[test]
-    fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
-        let queue = Queue::default();
-        queue.set_told(Some(uuid::Uuid::new_v4()));
-        let seen = LastLook {
-            took: SOON,
-            ..LastLook::nothing()
-        };
-        queue.queued(false);
-        assert_eq!(seen.next(&queue), seen.at + LONGEST);
-    }
-}
+#[path = "watch_tests.rs"]
+mod tests;

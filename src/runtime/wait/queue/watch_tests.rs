@@ -1,0 +1,97 @@
+//! When the next look comes.
+
+use super::*;
+use crate::runtime::held::guard::Guard;
+use crate::runtime::wait::queue::SOON;
+use crate::runtime::wait::queue::keepers::Keeper;
+
+#[test]
+fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
+    let queue = Queue::default();
+    queue.set_told(Some(uuid::Uuid::new_v4()));
+    let seen = LastLook::nothing();
+    assert_eq!(seen.next(&queue), seen.at + LONGEST);
+    queue.queued(false);
+    assert!(seen.next(&queue) <= Moment::now() + SOON);
+}
+
+#[test]
+fn who_is_woken_looks_at_once_and_seldom_and_often_again_after_a_miss() {
+    let queue = Queue::default();
+    let seen = LastLook::nothing();
+    let is_seldom = || seen.next(&queue) == seen.at + LONGEST;
+    queue.woken();
+    assert_eq!(seen.next(&queue), seen.at);
+    let taken = |queue: &Queue| {
+        let state = &mut *queue.state();
+        (state.is_woken, state.soon) = (false, None);
+    };
+    taken(&queue);
+    assert!(is_seldom());
+    // A look that had begun before has found them.
+    queue.missed(seen.began);
+    assert!(is_seldom());
+    queue.missed(Moment::now() + SHORTEST_PAUSE);
+    assert!(!is_seldom());
+    assert!(queue.state().missed_at().is_some());
+    // They were just late.
+    queue.woken();
+    taken(&queue);
+    assert!(is_seldom() && queue.state().missed_at().is_none());
+}
+
+#[test]
+fn after_a_miss_only_a_wake_that_brings_a_grant_makes_looks_seldom() {
+    let queue = Queue::default();
+    let wakes = |queue: &Queue| {
+        queue.woken();
+        let state = &mut *queue.state();
+        (state.is_woken, state.soon) = (false, None);
+    };
+    let is_seldom = || queue.state().is_pushed();
+    wakes(&queue);
+    assert!(is_seldom());
+    // The miss was too long ago for a late wake.
+    queue.state().missed = Some(Moment::now() - SOON * 2);
+    for _ in 0..2 {
+        // As the wakes of this client's own tests are, also those of another connection.
+        wakes(&queue);
+        assert!(!is_seldom() && queue.state().missed_at().is_none());
+        queue.set_told(None);
+    }
+    wakes(&queue);
+    queue.brought(Moment::now());
+    assert!(is_seldom());
+}
+
+#[test]
+fn who_sleeps_does_not_listen_for_what_lingers() {
+    let queue = Queue::default();
+    let lock = Name::new("a").unwrap();
+    let keeper: std::sync::Weak<dyn Keeper> = std::sync::Weak::<NoKeeper>::new();
+    queue.keepers.add(lock, keeper);
+    let state = queue.state();
+    assert!(queue.is_listening(&state, false));
+    assert!(!queue.is_listening(&state, true));
+}
+
+#[derive(Debug)]
+struct NoKeeper;
+
+impl Keeper for NoKeeper {
+    fn recall(&self) -> Option<Guard> {
+        None
+    }
+}
+
+#[test]
+fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
+    let queue = Queue::default();
+    queue.set_told(Some(uuid::Uuid::new_v4()));
+    let seen = LastLook {
+        took: SOON,
+        ..LastLook::nothing()
+    };
+    queue.queued(false);
+    assert_eq!(seen.next(&queue), seen.at + LONGEST);
+}

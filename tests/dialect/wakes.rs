@@ -1,0 +1,74 @@
+//! MySQL: a client that waits sleeps on a connection, and is woken.
+
+use std::time::Duration;
+
+use rowlock::{Engine, Rowlock};
+use rowlock_test::{Db, User, eventually, join, patience, take, takes_less_than};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// How many connections of the user sleep, with SLEEP.
+async fn asleep(db: &Db, user: &User) -> i64 {
+    let user = &user.name;
+    db.number(&format!(
+        "SELECT COUNT(*) FROM performance_schema.threads
+         WHERE processlist_user = '{user}' AND processlist_state = 'User sleep'"
+    ))
+    .await
+}
+
+/// How many statements the user has sent.
+async fn sent(db: &Db, user: &User) -> i64 {
+    let user = &user.name;
+    db.number(&format!(
+        "SELECT CAST(SUM(count_star) AS SIGNED)
+         FROM performance_schema.events_statements_summary_by_user_by_event_name WHERE user = '{user}'"
+    ))
+    .await
+}
+
+/// The user of one client may not end the statements of the other one.
+#[tokio::test]
+async fn a_client_that_nobody_may_wake_looks_often() {
+    let db = Db::new(Engine::MySql).await;
+    let (one, two) = (User::new(&db, "").await, User::new(&db, "").await);
+    let holds = Rowlock::connect(&one.url).await.unwrap();
+    let waits = Rowlock::connect(&two.url).await.unwrap();
+    // A hand-over long after the waiter came. The first one is late: then the waiter knows.
+    let hand_over = async || {
+        let held = take(&holds, "a", TTL).await;
+        let waiting = join(&waits, "a", "waits").await;
+        let before = sent(&db, &two).await;
+        eventually("it waits for long", async || {
+            sent(&db, &two).await > before + 100
+        })
+        .await;
+        held.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    };
+    hand_over().await;
+    // In the pace of clients that are told, these are the statements of 20 seconds.
+    takes_less_than(Duration::from_secs(6), hand_over).await;
+    drop((holds, waits));
+    one.remove(&db).await;
+    two.remove(&db).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_client_that_shuts_down_leaves_no_sleeping_connection() {
+    let db = Db::new(Engine::MySql).await;
+    let user = User::new(&db, "").await;
+    let holds = db.rowlock().await;
+    let waits = Rowlock::connect(&user.url).await.unwrap();
+    let held = take(&holds, "a", TTL).await;
+    let waiting = join(&waits, "a", "waits").await;
+    eventually("it sleeps", async || asleep(&db, &user).await == 1).await;
+    waiting.abort();
+    assert!(waits.shutdown(patience()).await.is_empty());
+    assert_eq!(asleep(&db, &user).await, 0);
+    held.release().await.unwrap();
+    drop(holds);
+    user.remove(&db).await;
+    db.remove().await;
+}
