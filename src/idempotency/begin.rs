@@ -8,6 +8,7 @@ use super::guard::IdempotencyGuard;
 use super::request::Idempotency;
 use super::waiting::WaitOutcome;
 use crate::model::{Error, Fingerprint, Key, RecordKey, Subject};
+use crate::runtime::batch::head::Manner;
 use crate::runtime::requests::claim::{Claim, ClaimAnswer};
 
 impl Idempotency {
@@ -15,8 +16,9 @@ impl Idempotency {
     ///
     /// `scope` says whose key it is (it must not begin with `http:`, the prefix of [HTTP
     /// clients](crate::layer::HTTP_SCOPES)). `fingerprint` is the digest of the request. A new attempt takes one
-    /// statement, and so does a replay if this client has seen the key before; otherwise it takes two. (On SQLite a
-    /// new attempt takes two, and a replay one.) Concurrent calls share these statements.
+    /// statement, and so does a replay if this client has seen the key before; otherwise it takes two, or three on
+    /// MySQL and MariaDB. (On SQLite a new attempt takes two, and a replay one.) Concurrent calls share these
+    /// statements.
     ///
     /// # Errors
     ///
@@ -126,8 +128,19 @@ impl Idempotency {
             };
             looks += u32::from(has_looked);
             let params = self.ask(key, fingerprint, before);
-            let claim = |reply| Claim::task(&self.core.holdings, params, reply);
-            match self.core.lanes.answer(claim).await? {
+            let claim = |reply| {
+                let mut task = Claim::task(&self.core.holdings, params, reply);
+                if !has_looked {
+                    task.head.manner = Manner::Acquire;
+                }
+                task
+            };
+            let answer = match self.core.lanes.answer(claim).await {
+                // The server takes no writes. There may be an outcome to replay.
+                Err(Error::ReadOnly { .. }) if !has_looked => continue,
+                answer => answer?,
+            };
+            match answer {
                 ClaimAnswer::Mine(guard) => {
                     guard.receive();
                     guard.begin_span();

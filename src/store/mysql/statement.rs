@@ -304,8 +304,11 @@ mod tests {
     #[test]
     fn a_part_is_one_record_and_large_batches_are_not_cut() {
         let cut = |sizes: &[usize]| parts(1_000, sizes.iter().copied());
-        assert_eq!(cut(&[10_000, 5_000, 1_000, 10_000, 1]), [0..2, 2..4, 4..5]);
-        assert_eq!(cut(&[]), []);
+        assert_eq!(
+            cut(&[10_000, 5_000, 1_000, 10_000, 6_000]),
+            [0..2, 2..4, 4..5]
+        );
+        assert!(cut(&[]).is_empty());
         assert_eq!(cut(&[5_000; 12]).len(), MOST_PARTS);
         // Each part would wait for the disk, or for an acknowledgement.
         assert_eq!(cut(&[5_000; 13]), [0..13]);
