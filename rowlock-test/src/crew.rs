@@ -137,6 +137,11 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         self.pauses += 1;
     }
 
+    /// A process that was paused goes on with the next [`wake`](Self::wake).
+    pub fn resume(&mut self, slot: usize) {
+        self.workers[slot].paused_until = Some(Instant::now());
+    }
+
     /// Kills the process in this slot, for [`replace`](Self::replace). Returns its id.
     pub fn kill(&mut self, slot: usize) -> u32 {
         self.kills += 1;

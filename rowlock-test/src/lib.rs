@@ -50,7 +50,7 @@ pub use stripes::{Stock, Striped};
 pub use trials::{list_trial, lone_trial, trial};
 pub use tx::{TryLock, Tx};
 pub use urls::{as_user, variable, with_database};
-pub use users::User;
+pub use users::{User, sessions_of};
 
 /// The levels of isolation that an application may choose.
 pub const LEVELS: [&str; 3] = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];

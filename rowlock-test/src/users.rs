@@ -38,22 +38,7 @@ impl User {
 
     /// The sessions that it has now.
     pub async fn sessions(&self, db: &Db) -> Vec<i64> {
-        let name = &self.name;
-        let sql = match db.engine {
-            Engine::Postgres => {
-                format!("SELECT pid::bigint FROM pg_stat_activity WHERE usename = '{name}'")
-            }
-            // The list of processes fails while a statement has bytes that are no text.
-            Engine::MySql => format!(
-                "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads \
-                 WHERE processlist_user = '{name}'"
-            ),
-            _ => format!(
-                "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user = '{name}'"
-            ),
-        };
-        let sql = sqlx::AssertSqlSafe(sql);
-        on_app!(&db.app, pool => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap())
+        sessions_of(db, &self.name).await
     }
 
     /// When its sessions are gone.
@@ -69,4 +54,23 @@ impl User {
         };
         db.execute(&drop).await;
     }
+}
+
+/// The sessions of a user.
+pub async fn sessions_of(db: &Db, user: &str) -> Vec<i64> {
+    let sql = match db.engine {
+        Engine::Postgres => {
+            format!("SELECT pid::bigint FROM pg_stat_activity WHERE usename = '{user}'")
+        }
+        // The list of processes fails while a statement has bytes that are no text.
+        Engine::MySql => format!(
+            "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads \
+             WHERE processlist_user = '{user}'"
+        ),
+        _ => format!(
+            "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user = '{user}'"
+        ),
+    };
+    let sql = sqlx::AssertSqlSafe(sql);
+    on_app!(&db.app, pool => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap())
 }

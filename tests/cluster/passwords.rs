@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rowlock::{Engine, Error, InvalidError, Rowlock};
-use rowlock_test::{App, Db, Own, as_user, eventually, on_app, take, user_name};
+use rowlock_test::{App, Db, Own, as_user, eventually, on_app, sessions_of, take, user_name};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(15);
@@ -65,20 +65,10 @@ async fn end_sessions(db: &Db, user: &str) {
         db.number(&format!("{end} = '{user}'")).await;
         return;
     }
-    let sql = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE user";
-    let sql = format!("{sql} = '{user}'");
-    // MySQL's list fails while a statement of another test has bytes in its text.
-    eventually("the server lists the sessions", async || {
-        let list = sqlx::AssertSqlSafe(sql.clone());
-        let list: Result<Vec<i64>, sqlx::Error> =
-            on_app!(&db.app, pool => sqlx::query_scalar(list).fetch_all(pool).await);
-        for session in list.iter().flatten() {
-            // It may have gone by itself.
-            let _ = db.try_execute(&format!("KILL {session}")).await;
-        }
-        list.is_ok()
-    })
-    .await;
+    for session in sessions_of(db, user).await {
+        // It may have gone by itself.
+        let _ = db.try_execute(&format!("KILL {session}")).await;
+    }
 }
 
 fn give(app: &App, password: &str) {

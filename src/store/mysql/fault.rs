@@ -26,6 +26,11 @@ pub(super) fn is_null(error: &sqlx::Error) -> bool {
     number(error) == Some(1048)
 }
 
+/// Whether somebody has ended the statement with KILL QUERY (`ER_QUERY_INTERRUPTED`).
+pub(super) fn is_interrupted(error: &sqlx::Error) -> bool {
+    number(error) == Some(1317)
+}
+
 fn number(error: &sqlx::Error) -> Option<u16> {
     let error = error.as_database_error()?;
     let error = error.try_downcast_ref::<MySqlDatabaseError>()?;

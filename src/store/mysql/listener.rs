@@ -18,11 +18,12 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
+use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::fault::is_interrupted;
 use super::statement::{fill, hex, read_alone};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
@@ -59,9 +60,6 @@ const SLEEP: &str = "SELECT CAST(SLEEP(10) AS SIGNED)";
 
 /// Keeps the sleeps out of the log of slow statements.
 const NEVER_SLOW: &str = "SET SESSION long_query_time = 31536000";
-
-/// `ER_QUERY_INTERRUPTED`
-const INTERRUPTED: u16 = 1317;
 
 /// How long the end of the connection may take.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -146,12 +144,6 @@ async fn wake_found(conn: &mut MySqlConnection, text: &str) {
 }
 
 const NOT_WOKEN: &str = "a client that waits was not woken: it looks by itself";
-
-fn is_interrupted(error: &sqlx::Error) -> bool {
-    let error = error.as_database_error();
-    let error = error.and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-    error.is_some_and(|error| error.number() == INTERRUPTED)
-}
 
 #[async_trait]
 impl Listener for Sleeper {

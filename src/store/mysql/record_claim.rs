@@ -178,38 +178,34 @@ async fn claim_part(
     conn: &mut MySqlConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, Fault> {
-    let is_alone = all.len() == 1;
-    match claim_all(conn, all, false).await {
-        Err(error) if is_null(&error) || (is_duplicate(&error) && !is_alone) => {
-            match claim_all(conn, all, true).await {
-                Err(error) if is_of_another(&error) => {}
-                claimed => return Ok(claimed?),
-            }
+    let claimed = match claim_all(conn, all, false).await {
+        Err(error) if is_null(&error) || (is_duplicate(&error) && all.len() > 1) => {
+            claim_all(conn, all, true).await
         }
+        claimed => claimed,
+    };
+    match claimed {
         Err(error) if is_of_another(&error) => {}
         claimed => return Ok(claimed?),
     }
     // Another transaction has one of the new records, or is making it: find out which.
+    if let [params] = all {
+        return Ok(vec![found(conn, params).await?]);
+    }
     let mut claimed = Vec::with_capacity(all.len());
     for params in all {
-        let one = if is_alone {
-            None
-        } else {
-            let one = claim_all(conn, std::slice::from_ref(params), true).await;
-            if one.as_ref().is_err_and(is_of_another) {
-                None
-            } else {
-                Some(one?)
-            }
-        };
-        if let Some(one) = one {
-            claimed.extend(one);
-        } else {
-            let row = conn.record_read_one(&params.key, 0).await?;
-            claimed.push(params.outcome_of(row.as_ref()));
+        match claim_all(conn, std::slice::from_ref(params), true).await {
+            Err(error) if is_of_another(&error) => claimed.push(found(conn, params).await?),
+            one => claimed.extend(one?),
         }
     }
     Ok(claimed)
+}
+
+/// What a claim that was not granted has found.
+async fn found(conn: &mut MySqlConnection, params: &ClaimParams) -> Result<ClaimOutcome, Fault> {
+    let row = conn.record_read_one(&params.key, 0).await?;
+    Ok(params.outcome_of(row.as_ref()))
 }
 
 /// Claims all, or none. `is_missing`: also those that have a record by now are asked for.

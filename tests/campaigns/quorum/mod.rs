@@ -21,8 +21,9 @@ use rowlock_test::{Crew, patience};
 
 const PROCESSES: usize = 6;
 const TTL: Duration = Duration::from_secs(2);
-/// A holder trusts its lease for longer than a database needs to come back.
+/// A holder trusts its lease for longer than a database needs to come back: at least for so long, and so many times.
 const LONG_TTL: Duration = Duration::from_secs(6);
+const TIMES: u32 = 8;
 /// The longest pause of a process: its lease is over when it wakes.
 const MAX_PAUSE: Duration = Duration::from_millis(4_500);
 
@@ -179,7 +180,11 @@ pub(crate) async fn forgotten_without_a_quarantine() {
 /// The overlap, if one is seen in so many rounds.
 async fn forget(wiped: Wiped, rounds: u32) -> Option<String> {
     let databases = Databases::start().await;
-    let mut campaign = Campaign::start(&databases, LONG_TTL);
+    let start = Instant::now();
+    let lost = databases.forget(Vec::new(), Wiped::Bare, LONG_TTL);
+    lost.await.unwrap();
+    let ttl = LONG_TTL.max(start.elapsed() * TIMES);
+    let mut campaign = Campaign::start(&databases, ttl);
     // Only the holder is struck.
     campaign.strike = Instant::now() + Duration::from_hours(1);
     let (mut seen, mut round) = (None, 0);
@@ -187,21 +192,28 @@ async fn forget(wiped: Wiped, rounds: u32) -> Option<String> {
         round += 1;
         let two = databases.pause_two();
         // The leases that these two have granted run out: every holder has the other three.
-        campaign.go_on(LONG_TTL + Duration::from_secs(1)).await;
+        campaign.go_on(ttl + Duration::from_secs(1)).await;
         let holder = loop {
             campaign.step().await;
             if let Some(holder) = campaign.holder {
                 break holder;
             }
         };
-        campaign.crew.pause(holder, LONG_TTL / 2);
-        let granted = campaign.last_grant;
-        let forgetting = databases.forget(two, wiped, LONG_TTL);
+        // It was granted the lock just now, and goes on when another one has it.
+        let trusted = ttl * 3 / 4;
+        campaign.crew.pause(holder, trusted);
+        let (granted, grants) = (campaign.last_grant, campaign.grants);
+        let until = Instant::now() + trusted;
+        let forgetting = databases.forget(two, wiped, ttl);
+        while campaign.grants == grants && Instant::now() < until {
+            campaign.step().await;
+        }
+        campaign.crew.resume(holder);
         while !forgetting.is_finished() {
             campaign.step().await;
         }
         forgetting.await.unwrap();
-        campaign.go_on(LONG_TTL).await;
+        campaign.go_on(ttl).await;
         println!(
             "quorum, round {round}: after the loss ({wiped:?}) the lock was granted {} ms later",
             campaign.last_grant.saturating_sub(granted).as_millis()
@@ -211,6 +223,9 @@ async fn forget(wiped: Wiped, rounds: u32) -> Option<String> {
     databases.end().await;
     let (history, ..) = campaign.end();
     assert!(seen.is_some() || history.check().grants > 10);
-    println!("quorum: {round} databases came back without their data ({wiped:?}); seen: {seen:?}");
+    println!(
+        "quorum: {round} databases came back without their data ({wiped:?}), leases of {} ms; seen: {seen:?}",
+        ttl.as_millis()
+    );
     seen
 }
