@@ -12,7 +12,6 @@ use super::base::settings::{Preparing, Settings};
 use super::base::tasks::{TaskKind, Tasks};
 use super::base::threads::{LANES, RENEWALS, own_runtime, spawn};
 use super::batch::handle::{Channels, Lanes};
-use super::batch::job::SharedBatch;
 use super::batch::lanes::{Lane, LaneHandle, Message};
 use super::batch::link::Link;
 use super::batch::slow;
@@ -23,7 +22,7 @@ use super::held::holdings::{Holdings, Sessions};
 use super::held::on_end::OnEnd;
 use super::held::renew::{self, Renewals};
 use super::requests::ending::Ending;
-use super::requests::exchange::Exchange;
+use super::requests::exchange;
 use super::upkeep::alphabet::Alphabet;
 use super::upkeep::cleaner;
 use super::upkeep::cleaner::{CleanPlan, Cleaner};
@@ -170,11 +169,8 @@ fn division<C: Connector>(settings: &Settings) -> Division {
 fn new_lane<C: Connector>(target: &Arc<str>) -> impl Fn(Link, Jobs) -> Lane + Send + 'static {
     let target = Arc::clone(target);
     move |link, queue| {
-        let exchange = SharedBatch {
-            from: C::EXCHANGE_FROM,
-            empty: Exchange::empty,
-        };
-        Lane::new(link, queue, C::REQUEST, Arc::clone(&target)).with_exchange(exchange)
+        let lane = Lane::new(link, queue, C::REQUEST, Arc::clone(&target));
+        lane.with_shared(exchange::shared(C::EXCHANGE_FROM))
     }
 }
 

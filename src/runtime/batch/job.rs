@@ -218,12 +218,17 @@ pub(crate) trait AnyTask: Any + fmt::Debug + Send {
 /// A batch that tasks of several verbs may join.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharedBatch {
+    pub(crate) ranks: [Rank; 2],
     /// From so many tasks on.
     pub(crate) from: usize,
     pub(crate) empty: fn() -> Box<dyn Batch>,
 }
 
 impl SharedBatch {
+    pub(crate) fn has(&self, rank: Rank) -> bool {
+        self.ranks.contains(&rank)
+    }
+
     /// A batch with only this job.
     pub(crate) fn of(self, job: Job) -> Box<dyn Batch> {
         let mut batch = (self.empty)();

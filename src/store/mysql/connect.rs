@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::listener::listen;
-use super::statement::{found_cluster, read_alone};
+use super::statement::{found_cluster, found_encryption, read_alone};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::{Connection, Connector, VerbCall};
@@ -49,6 +49,9 @@ const BESIDE_OUTCOME: i64 = 8 << 10;
 /// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it
 /// is frozen between two of them, its row locks stay until the server ends the session.
 const STANDSTILL: Duration = Duration::from_secs(5);
+
+/// Its value is empty where the connection is not encrypted.
+const CIPHER: &str = "SHOW SESSION STATUS LIKE 'Ssl_cipher'";
 
 /// Of a connection that only listens: it waits for no lock of a row.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -148,10 +151,13 @@ impl Connector for MySql {
     ) -> Result<MySqlConnection, Fault> {
         let options = self.origin.now(server, database).await?;
         let mut conn = options.connect().await?;
-        let session = session(operation_timeout);
-        sqlx::raw_sql(AssertSqlSafe(session))
-            .execute(&mut conn)
-            .await?;
+        let session = format!("{}; {CIPHER}", session(operation_timeout));
+        let said = sqlx::raw_sql(AssertSqlSafe(session));
+        let said = said.fetch_optional(&mut conn).await?;
+        let cipher: Option<String> = said.and_then(|row| row.try_get_unchecked(1).ok());
+        if cipher.is_none_or(|cipher| !cipher.is_empty()) {
+            found_encryption();
+        }
         if self.servers() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
             let said = read_alone(&mut conn, read_only).await?;

@@ -23,6 +23,7 @@ mod queue;
 mod record;
 mod record_admin;
 mod record_claim;
+mod record_end;
 mod record_in_tx;
 mod row_wait;
 mod run;

@@ -5,15 +5,15 @@
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
-use super::fault::is_lock_time_out;
-use super::record_claim::{NO_WAIT, claim, probe, probe_before};
-use super::statement::{answers_in_one_transaction, fill, hex, parts, quoted, read_as, text, with};
-use crate::model::{FaultKind, Outcome, RecordKey};
+use super::record_claim::{claim, exchange};
+use super::record_end::{finish, probe};
+use super::statement::{fill, hex, quoted, read_as};
+use crate::model::{FaultKind, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, RecordStore,
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, KeepParams, RecordStore,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::micros;
@@ -88,19 +88,6 @@ UPDATE (
 STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = t.scope AND r.idempotency_key = t.idempotency_key
 SET r.lease_until = GREATEST(r.lease_until, SYSDATE(6) + INTERVAL t.lease MICROSECOND)";
-
-/// The expressions that read `open_step` and `bound` stand before those that overwrite them. (An UPDATE of a join
-/// would keep the outcome in a temporary table on the disk.)
-const FINISH: &str = "
-UPDATE rowlock_idempotency
-SET forget_at = {forget_at}, clean_at = {clean_at}, state = {state}, open_step = {open_step}, bound = bound OR {bound},
-abandoned = GREATEST(abandoned - {pardon}, 0), content_type = {content_type}, outcome = {outcome}, done_at = {done_at},
-retain_until = SYSDATE(6) + INTERVAL {retain} MICROSECOND
-WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND {attempt} IN (attempt, -1)
-AND state = 'running'";
-
-/// What a request of [`FINISH`] has besides the ends and their keys.
-const AROUND: usize = 1_024;
 
 pub(super) const REMOVE: &str = "
 DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (
@@ -189,101 +176,14 @@ impl RecordStore for MySqlConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        let ends: Vec<String> = all.iter().map(finish_text).collect();
-        let mut finished = Vec::with_capacity(all.len());
-        let keys = |params: &FinishParams| 2 * (params.key.scope().len() + params.key.key().len());
-        let sizes = all.iter().zip(&ends);
-        let sizes = sizes.map(|(params, end)| end.len() + keys(params) + 16);
-        for part in parts(AROUND, sizes) {
-            let (all, ends) = (&all[part.clone()], &ends[part]);
-            let ended = finish(self, all, ends).await?;
-            for (number, params) in all.iter().enumerate() {
-                let is_ended = if let Some(ended) = &ended {
-                    ended[number]
-                } else {
-                    // A transaction has one of the records locked: find out which.
-                    let one = number..=number;
-                    let ended = finish(self, &all[one.clone()], &ends[one]).await?;
-                    ended.is_some_and(|ended| ended == [true])
-                };
-                finished.push(if is_ended {
-                    FinishOutcome::Ended
-                } else {
-                    let row = self.record_read_one(&params.key, params.size()).await?;
-                    params.missed(row.as_ref())
-                });
-            }
-        }
-        Ok(finished)
+        finish(self, all).await
     }
-}
 
-/// Which of the attempts have ended. `None`: none, because another transaction has one of the records locked.
-async fn finish(
-    conn: &mut MySqlConnection,
-    all: &[FinishParams],
-    ends: &[String],
-) -> Result<Option<Vec<bool>>, Fault> {
-    let probe = probe_before(all.iter().map(|params| &params.key));
-    let text = format!("{probe}; {}", ends.join("; "));
-    match answers_in_one_transaction(conn, &text).await {
-        Ok((_, results)) => {
-            let ends = results.iter().skip(1).take(ends.len());
-            Ok(Some(
-                ends.map(|result| result.rows_affected() > 0).collect(),
-            ))
-        }
-        Err(error) if is_lock_time_out(&error) => Ok(None),
-        Err(error) => Err(error.into()),
+    async fn record_exchange(
+        &mut self,
+        ends: &[FinishParams],
+        claims: &[ClaimParams],
+    ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
+        exchange(self, ends, claims).await
     }
-}
-
-fn finish_text(params: &FinishParams) -> String {
-    let end = EndColumns::from(&params.end);
-    let null = || String::from("NULL");
-    let in_time = |micros: &str| format!("SYSDATE(6) + INTERVAL {micros} MICROSECOND");
-    let remember = if end.bound || end.remember == end.remember_begun {
-        end.remember_begun.to_string()
-    } else {
-        format!("IF(bound, {}, {})", end.remember_begun, end.remember)
-    };
-    let retain = end.retain.map(|retain| retain.to_string());
-    let clean = retain.as_ref().unwrap_or(&remember);
-    let (forget_at, clean_at) = (in_time(&remember), in_time(clean));
-    let (is_done, state) = (end.retain.is_some(), format!("'{}'", end.state));
-    let unless_open = |value: &str, open: &str| {
-        if end.step_is_open {
-            format!("IF(open_step IS NULL, {value}, {open})")
-        } else {
-            value.to_owned()
-        }
-    };
-    let outcome = |literal: fn(&Outcome) -> String| end.outcome.map_or_else(null, literal);
-    let literals = [
-        ("forget_at", unless_open(&forget_at, "NULL")),
-        ("clean_at", unless_open(&clean_at, "NULL")),
-        ("state", unless_open(&state, "'unknown'")),
-        ("open_step", unless_open("NULL", "open_step")),
-        ("bound", i32::from(end.bound).to_string()),
-        ("pardon", end.pardon.to_string()),
-        (
-            "content_type",
-            outcome(|outcome| text(outcome.content_type())),
-        ),
-        (
-            "done_at",
-            if is_done {
-                String::from("SYSDATE(6)")
-            } else {
-                null()
-            },
-        ),
-        ("retain", retain.clone().unwrap_or_else(null)),
-        ("scope", hex(params.key.scope())),
-        ("key", hex(params.key.key())),
-        ("attempt_id", hex(params.attempt_id.as_bytes())),
-        ("attempt", params.attempt.to_string()),
-        ("outcome", outcome(|outcome| hex(outcome.bytes()))),
-    ];
-    format!("{NO_WAIT}{}", with(FINISH, &literals))
 }

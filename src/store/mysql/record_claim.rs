@@ -11,36 +11,18 @@ use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::fault::is_null;
 use super::grant_rule::may_grant;
-use super::statement::{answers_in_one_transaction, fill, hex, parts, quoted};
-use crate::model::{FaultKind, RecordKey};
+use super::record_end::{
+    NO_WAIT, end_text, ended, finish, finished, literals, probe_before, sizes,
+};
+use super::statement::{answers_in_one_transaction, fill, hex, is_one_request, parts, quoted};
+use crate::model::FaultKind;
 use crate::store::driver::classify::classify;
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{ClaimOutcome, ClaimParams, RecordStore};
+use crate::store::verbs::record::{
+    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordStore,
+};
 use crate::store::verbs::time::to_micros;
-
-/// Locks the records of these keys. Finds none of a transaction that is making one, and does not wait for it.
-pub(super) fn probe<'a>(keys: impl IntoIterator<Item = &'a RecordKey>) -> String {
-    let keys = keys.into_iter().map(literals);
-    let keys = keys.map(|[scope, key]| format!("({scope}, {key})"));
-    let keys: Vec<String> = keys.collect();
-    format!(
-        "SELECT attempt FROM rowlock_idempotency FORCE INDEX (PRIMARY)
-         WHERE (scope, idempotency_key) IN ({}) FOR UPDATE NOWAIT",
-        keys.join(", ")
-    )
-}
-
-/// [`probe`] where a statement that writes cannot do without a wait. MariaDB's can, with [`NO_WAIT`].
-pub(super) fn probe_before<'a>(keys: impl IntoIterator<Item = &'a RecordKey>) -> String {
-    format!("/*!80000 {} */ /*M! DO 0 */", probe(keys))
-}
-
-pub(super) const NO_WAIT: &str = "/*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */ ";
-
-fn literals(key: &RecordKey) -> [String; 2] {
-    [hex(key.scope()), hex(key.key())]
-}
 
 /// What [`json::claims`] has.
 macro_rules! claims {
@@ -164,14 +146,44 @@ pub(super) async fn claim(
     conn: &mut MySqlConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, Fault> {
-    let size = |params: &ClaimParams| {
-        6 * (params.key.scope().len() + params.key.key().len()) + 2 * params.holder.len() + 512
-    };
     let mut claimed = Vec::with_capacity(all.len());
     for part in parts(AROUND, all.iter().map(size)) {
         claimed.extend(claim_part(conn, &all[part]).await?);
     }
     Ok(claimed)
+}
+
+/// Ends attempts and claims keys, in one transaction if it is one request and no other transaction is in the way.
+pub(super) async fn exchange(
+    conn: &mut MySqlConnection,
+    ends: &[FinishParams],
+    claims: &[ClaimParams],
+) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
+    let texts: Vec<String> = ends.iter().map(end_text).collect();
+    let sizes = sizes(ends, &texts).chain(claims.iter().map(size));
+    if is_one_request(AROUND, sizes) {
+        let ending = (ends, &*texts);
+        let both = match end_and_claim(conn, ending, claims, false).await {
+            Err(error) if is_null(&error) || is_duplicate(&error) => {
+                end_and_claim(conn, ending, claims, true).await
+            }
+            both => both,
+        };
+        match both {
+            Err(error) if is_of_another(&error) => {}
+            both => {
+                let (ended, claimed) = both?;
+                return Ok((finished(conn, ends, ended).await?, claimed));
+            }
+        }
+    }
+    let finished = finish(conn, ends).await?;
+    Ok((finished, claim(conn, claims).await?))
+}
+
+/// The size of a claim in a request.
+fn size(params: &ClaimParams) -> usize {
+    6 * (params.key.scope().len() + params.key.key().len()) + 2 * params.holder.len() + 512
 }
 
 async fn claim_part(
@@ -214,11 +226,25 @@ async fn claim_all(
     all: &[ClaimParams],
     is_missing: bool,
 ) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
+    let (_, claimed) = end_and_claim(conn, (&[], &[]), all, is_missing).await?;
+    Ok(claimed)
+}
+
+/// [`claim_all`] after ends, in one transaction. Tells which of these have ended.
+async fn end_and_claim(
+    conn: &mut MySqlConnection,
+    (ends, texts): (&[FinishParams], &[String]),
+    all: &[ClaimParams],
+    is_missing: bool,
+) -> Result<(Vec<bool>, Vec<ClaimOutcome>), sqlx::Error> {
     let is_new = |params: &&ClaimParams| params.seen.is_none();
     let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
-    let mut text = Vec::new();
+    let ending = ends.iter().map(|params| &params.key);
+    let mut text = vec![probe_before(
+        ending.chain(new.iter().map(|params| &params.key)),
+    )];
+    text.extend_from_slice(texts);
     if !new.is_empty() {
-        text.push(probe_before(new.iter().map(|params| &params.key)));
         text.push(if is_missing {
             format!(
                 "{NO_WAIT}{}",
@@ -240,8 +266,12 @@ async fn claim_all(
         text.push(fill(CLAIMED, &[quoted(&json::claimed(read))]));
     }
     let (rows, results) = answers_in_one_transaction(conn, &text.join("; ")).await?;
-    // The probe comes before it.
-    let inserted = if inserts { results.get(1) } else { None };
+    // The probe and the ends come before it.
+    let inserted = if inserts {
+        results.get(1 + texts.len())
+    } else {
+        None
+    };
     let inserted = inserted.map(|result| result.last_insert_id().cast_signed());
     // The probe's have one column.
     let claimed = rows.iter().filter(|row| row.len() > 1);
@@ -256,7 +286,8 @@ async fn claim_all(
         let row = claimed.iter().find(is_of);
         params.outcome(row.map(|(.., attempt, is_mine)| (*attempt, *is_mine)))
     };
-    Ok(all.iter().map(outcome).collect())
+    let claimed = all.iter().map(outcome).collect();
+    Ok((ended(&results, texts.len()), claimed))
 }
 
 /// Whether the error tells of another transaction's lock on a record, or its insert. (MariaDB with

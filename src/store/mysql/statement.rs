@@ -172,12 +172,38 @@ pub(super) async fn write_and_read(
     sqlx::raw_sql(text).fetch_all(conn).await
 }
 
+/// Whether a connection of this process may be encrypted: a large request is better sent in parts then.
+static IS_ENCRYPTED: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn found_encryption() {
+    IS_ENCRYPTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether statements of these sizes are one request, which waits for no acknowledgement.
+pub(super) fn is_one_request(around: usize, sizes: impl Iterator<Item = usize>) -> bool {
+    !IS_ENCRYPTED.load(Ordering::Relaxed) || around + sizes.sum::<usize>() <= RECORD
+}
+
 /// The most parts of a batch. A batch that needs more is sent in one piece: it waits once for an acknowledgement, and
 /// has one commit.
 const MOST_PARTS: usize = 4;
 
+/// Cuts statements of these sizes into parts, each one request.
+pub(super) fn parts(
+    around: usize,
+    sizes: impl ExactSizeIterator<Item = usize>,
+) -> Vec<Range<usize>> {
+    if IS_ENCRYPTED.load(Ordering::Relaxed) {
+        records(around, sizes)
+    } else {
+        std::iter::once(0..sizes.len())
+            .filter(|all| !all.is_empty())
+            .collect()
+    }
+}
+
 /// Cuts statements of these sizes into parts, each in a request of one record.
-pub(super) fn parts(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+fn records(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let limit = RequestLimit::of(around, 0, 0);
     let mut parts: Vec<Range<usize>> = Vec::new();
     let (mut used, mut is_large) = (0, false);
@@ -304,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_part_is_one_record_and_large_batches_are_not_cut() {
-        let cut = |sizes: &[usize]| parts(1_000, sizes.iter().copied());
+        let cut = |sizes: &[usize]| records(1_000, sizes.iter().copied());
         assert_eq!(
             cut(&[10_000, 5_000, 1_000, 10_000, 6_000]),
             [0..2, 2..4, 4..5]

@@ -10,9 +10,11 @@
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
+use sqlx::postgres::PgArguments;
+use sqlx::query::QueryAs;
 
 use super::grant_rule::may_grant;
-use super::{each, query, query_as, query_scalar};
+use super::{Driver, each, query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
@@ -51,22 +53,30 @@ const READ: &str = read_records!(
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key"
 );
 
-const CLAIM_NEW: &str = concat!(
-    "
-INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
+/// Claims keys without a record.
+macro_rules! claim_new {
+    ($asks:literal) => {
+        concat!(
+            "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
        a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
        now.at + a.remember_begun * interval '1 microsecond', now.at + a.remember_begun * interval '1 microsecond'
-FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[],
-            $9::bigint[])
-     AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun),
+FROM unnest(",
+            $asks,
+            ") AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun),
      clock_timestamp() AS now (at)
 WHERE ",
-    may_grant!(),
-    " AND pg_try_advisory_xact_lock(a.lock)
+            may_grant!(),
+            " AND pg_try_advisory_xact_lock(a.lock)
 ON CONFLICT DO NOTHING
 RETURNING scope, idempotency_key, attempt"
+        )
+    };
+}
+
+const CLAIM_NEW: &str = claim_new!(
+    "$1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[], $9::bigint[]"
 );
 
 const CLAIM_AGAIN: &str = concat!(
@@ -140,8 +150,10 @@ JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
 LEFT JOIN kept k ON k.scope = r.scope AND k.idempotency_key = r.idempotency_key
 WHERE r.attempt_id = a.attempt_id AND r.state = 'running'";
 
-const FINISH: &str = "
-WITH mine AS (
+/// The running attempts that end, with their rows locked.
+macro_rules! ending {
+    () => {
+        "WITH mine AS (
     SELECT a.*
     FROM (
         SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::bytea[],
@@ -155,8 +167,13 @@ WITH mine AS (
     WHERE r.attempt_id = a.attempt_id AND a.attempt IN (r.attempt, -1) AND r.state = 'running'
     ORDER BY a.scope, a.key
     FOR UPDATE OF r SKIP LOCKED
-)
-UPDATE rowlock_idempotency r
+)"
+    };
+}
+
+macro_rules! finish {
+    () => {
+        "UPDATE rowlock_idempotency r
 SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE m.state END,
     open_step = CASE WHEN m.step_is_open THEN r.open_step END,
     bound = r.bound OR m.bound,
@@ -173,7 +190,23 @@ SET state = CASE WHEN m.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' 
                          * COALESCE(m.retain, CASE WHEN r.bound OR m.bound THEN m.remember_begun ELSE m.remember END) END
 FROM mine m
 WHERE r.scope = m.scope AND r.idempotency_key = m.key
-RETURNING r.scope, r.idempotency_key, r.attempt";
+RETURNING r.scope, r.idempotency_key, r.attempt"
+    };
+}
+
+const FINISH: &str = concat!(ending!(), "\n", finish!());
+
+/// [`FINISH`] and [`CLAIM_NEW`].
+const EXCHANGE: &str = concat!(
+    ending!(),
+    ", ended AS (",
+    finish!(),
+    "), claimed AS (",
+    claim_new!(
+        "$14::bytea[], $15::bytea[], $16::bigint[], $17::integer[], $18::uuid[], $19::text[], $20::bytea[], $21::bigint[], $22::bigint[]"
+    ),
+    ") SELECT * FROM ended UNION ALL SELECT * FROM claimed"
+);
 
 /// Whether a transaction has the advisory lock of the key (its high half is `classid`, its low half `objid`), or of
 /// its row.
@@ -234,24 +267,14 @@ impl RecordStore for PgConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        let is_new = |params: &&ClaimParams| params.seen.is_none();
-        let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
-        let mut mine = Vec::new();
-        if !new.is_empty() {
-            let locks = new.iter().map(|params| lock(&params.key)).collect();
-            mine.extend(claim_with(self, CLAIM_NEW, &new, locks).await?);
-        }
-        if !again.is_empty() {
-            let seen = again.iter().filter_map(|params| params.seen).collect();
-            mine.extend(claim_with(self, CLAIM_AGAIN, &again, seen).await?);
-        }
-        let others = unclaimed(all, &mine);
-        let rows = if others.is_empty() {
+        let new = new(all);
+        let mine = if new.is_empty() {
             Vec::new()
         } else {
-            self.record_read(&others, 0).await?
+            let claim = bind_claims(query_as(CLAIM_NEW), &new, locks(&new));
+            claim.fetch_all(&mut *self).await?
         };
-        Ok(claim_outcomes(all, &mine, &rows))
+        claimed(self, all, mine).await
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -272,44 +295,36 @@ impl RecordStore for PgConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        let ends = each(all, |params| EndColumns::from(&params.end));
-        let rows: Vec<KeyNumber> = query_as(FINISH)
-            .bind(each(all, |params| params.key.scope()))
-            .bind(each(all, |params| params.key.key()))
-            .bind(each(all, |params| params.attempt_id))
-            .bind(each(all, |params| params.attempt))
-            .bind(each(&ends, |end| end.state))
-            .bind(each(&ends, |end| end.outcome.map(Outcome::content_type)))
-            .bind(each(&ends, |end| end.outcome.map(Outcome::bytes)))
-            .bind(each(&ends, |end| end.retain))
-            .bind(each(&ends, |end| end.remember))
-            .bind(each(&ends, |end| end.bound))
-            .bind(each(&ends, |end| end.pardon))
-            .bind(each(&ends, |end| end.remember_begun))
-            .bind(each(&ends, |end| end.step_is_open))
-            .fetch_all(&mut *self)
-            .await?;
-        let mut finished = Vec::with_capacity(all.len());
-        for params in all {
-            finished.push(if number_of(&rows, &params.key).is_some() {
-                FinishOutcome::Ended
-            } else {
-                let row = self.record_read_one(&params.key, params.size()).await?;
-                params.missed(row.as_ref())
-            });
+        let ended = bind_ends(query_as(FINISH), all).fetch_all(&mut *self);
+        let ended: Vec<KeyNumber> = ended.await?;
+        finished(self, all, &ended).await
+    }
+
+    async fn record_exchange(
+        &mut self,
+        ends: &[FinishParams],
+        claims: &[ClaimParams],
+    ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
+        let new = new(claims);
+        if new.is_empty() {
+            let ended = self.record_finish(ends).await?;
+            return Ok((ended, self.record_claim(claims).await?));
         }
-        Ok(finished)
+        let exchange = bind_claims(bind_ends(query_as(EXCHANGE), ends), &new, locks(&new));
+        let done: Vec<KeyNumber> = exchange.fetch_all(&mut *self).await?;
+        let ended = finished(self, ends, &done).await?;
+        Ok((ended, claimed(self, claims, done).await?))
     }
 }
 
-async fn claim_with(
-    conn: &mut PgConnection,
-    sql: &'static str,
-    all: &[&ClaimParams],
+type AskingNumbers<'q> = QueryAs<'q, Driver, KeyNumber, PgArguments>;
+
+fn bind_claims<'q>(
+    sql: AskingNumbers<'q>,
+    all: &[&'q ClaimParams],
     third: Vec<i64>,
-) -> Result<Vec<KeyNumber>, sqlx::Error> {
-    query_as(sql)
-        .bind(each(all, |params| params.key.scope()))
+) -> AskingNumbers<'q> {
+    sql.bind(each(all, |params| params.key.scope()))
         .bind(each(all, |params| params.key.key()))
         .bind(third)
         .bind(each(all, |params| params.max_attempts))
@@ -318,6 +333,69 @@ async fn claim_with(
         .bind(each(all, |params| &params.fingerprint.as_bytes()[..]))
         .bind(each(all, |params| to_micros(params.lease)))
         .bind(each(all, |params| to_micros(params.remember_begun)))
-        .fetch_all(conn)
-        .await
+}
+
+fn bind_ends<'q>(sql: AskingNumbers<'q>, all: &'q [FinishParams]) -> AskingNumbers<'q> {
+    let ends = each(all, |params| EndColumns::from(&params.end));
+    sql.bind(each(all, |params| params.key.scope()))
+        .bind(each(all, |params| params.key.key()))
+        .bind(each(all, |params| params.attempt_id))
+        .bind(each(all, |params| params.attempt))
+        .bind(each(&ends, |end| end.state))
+        .bind(each(&ends, |end| end.outcome.map(Outcome::content_type)))
+        .bind(each(&ends, |end| end.outcome.map(Outcome::bytes)))
+        .bind(each(&ends, |end| end.retain))
+        .bind(each(&ends, |end| end.remember))
+        .bind(each(&ends, |end| end.bound))
+        .bind(each(&ends, |end| end.pardon))
+        .bind(each(&ends, |end| end.remember_begun))
+        .bind(each(&ends, |end| end.step_is_open))
+}
+
+/// The claims of keys that had no record.
+fn new(all: &[ClaimParams]) -> Vec<&ClaimParams> {
+    all.iter().filter(|params| params.seen.is_none()).collect()
+}
+
+fn locks(new: &[&ClaimParams]) -> Vec<i64> {
+    each(new, |params| lock(&params.key))
+}
+
+/// What ends came to, with those that have `ended`.
+async fn finished(
+    conn: &mut PgConnection,
+    all: &[FinishParams],
+    ended: &[KeyNumber],
+) -> Result<Vec<FinishOutcome>, Fault> {
+    let mut finished = Vec::with_capacity(all.len());
+    for params in all {
+        finished.push(if number_of(ended, &params.key).is_some() {
+            FinishOutcome::Ended
+        } else {
+            let row = conn.record_read_one(&params.key, params.size()).await?;
+            params.missed(row.as_ref())
+        });
+    }
+    Ok(finished)
+}
+
+/// What claims came to. Those of keys with a record are sent now; `mine` are the others that were granted.
+async fn claimed(
+    conn: &mut PgConnection,
+    all: &[ClaimParams],
+    mut mine: Vec<KeyNumber>,
+) -> Result<Vec<ClaimOutcome>, Fault> {
+    let again: Vec<_> = all.iter().filter(|params| params.seen.is_some()).collect();
+    if !again.is_empty() {
+        let seen = again.iter().filter_map(|params| params.seen).collect();
+        let claim = bind_claims(query_as(CLAIM_AGAIN), &again, seen);
+        mine.extend(claim.fetch_all(&mut *conn).await?);
+    }
+    let others = unclaimed(all, &mine);
+    let rows = if others.is_empty() {
+        Vec::new()
+    } else {
+        conn.record_read(&others, 0).await?
+    };
+    Ok(claim_outcomes(all, &mine, &rows))
 }

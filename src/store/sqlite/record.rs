@@ -136,21 +136,7 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        durably(self, async |conn| {
-            let claimed = if is_quarantined(conn).await? {
-                Vec::new()
-            } else {
-                claim(conn, all).await?
-            };
-            let others = unclaimed(all, &claimed);
-            let rows = if others.is_empty() {
-                Vec::new()
-            } else {
-                read(conn, &others, 0).await?
-            };
-            Ok(claim_outcomes(all, &claimed, &rows))
-        })
-        .await
+        durably(self, async |conn| claimed(conn, all).await).await
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -169,22 +155,56 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
+        durably(self, async |conn| finished(conn, all).await).await
+    }
+
+    async fn record_exchange(
+        &mut self,
+        ends: &[FinishParams],
+        claims: &[ClaimParams],
+    ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
         durably(self, async |conn| {
-            let ended = numbers(&mut *conn, ends(all), FINISH, all.len()).await?;
-            let mut finished = Vec::with_capacity(all.len());
-            for params in all {
-                finished.push(if number_of(&ended, &params.key).is_some() {
-                    FinishOutcome::Ended
-                } else {
-                    let key = std::slice::from_ref(&params.key);
-                    let rows = read(conn, key, params.size()).await?;
-                    params.missed(rows.iter().flatten().next())
-                });
-            }
-            Ok(finished)
+            let finished = finished(&mut *conn, ends).await?;
+            Ok((finished, claimed(conn, claims).await?))
         })
         .await
     }
+}
+
+async fn finished(
+    conn: &mut SqliteConnection,
+    all: &[FinishParams],
+) -> Result<Vec<FinishOutcome>, sqlx::Error> {
+    let ended = numbers(&mut *conn, ends(all), FINISH, all.len()).await?;
+    let mut finished = Vec::with_capacity(all.len());
+    for params in all {
+        finished.push(if number_of(&ended, &params.key).is_some() {
+            FinishOutcome::Ended
+        } else {
+            let key = std::slice::from_ref(&params.key);
+            let rows = read(conn, key, params.size()).await?;
+            params.missed(rows.iter().flatten().next())
+        });
+    }
+    Ok(finished)
+}
+
+async fn claimed(
+    conn: &mut SqliteConnection,
+    all: &[ClaimParams],
+) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
+    let claimed = if is_quarantined(conn).await? {
+        Vec::new()
+    } else {
+        claim(conn, all).await?
+    };
+    let others = unclaimed(all, &claimed);
+    let rows = if others.is_empty() {
+        Vec::new()
+    } else {
+        read(conn, &others, 0).await?
+    };
+    Ok(claim_outcomes(all, &claimed, &rows))
 }
 
 async fn read(

@@ -52,6 +52,11 @@ macro_rules! queue_cases {
                 an_exchange_takes_what_the_dead_left
                 an_exchange_passes_on_what_was_passed_on
             }
+            records {
+                ends_and_claims_go_together
+                ends_beside_claims_are_kept_in_a_quarantine
+                ends_and_claims_wait_for_no_transaction
+            }
             in_tx {
                 a_transaction_is_granted_a_free_lock_under_the_next_fence
                 a_transaction_is_granted_no_lock_that_is_not_free

@@ -11,6 +11,7 @@ pub(crate) mod locked;
 pub(crate) mod passing;
 pub(crate) mod pause;
 mod permits;
+pub(crate) mod records;
 pub(crate) mod rows;
 pub(crate) mod stress;
 
@@ -34,10 +35,12 @@ use super::verbs::list::{KeyRange, ListStore};
 use super::verbs::lock_row::{LockRowStore, RowAction};
 use super::verbs::pause::PauseStore;
 use super::verbs::permit::{PermitStore, WeighOutcome, WeighParams};
+use super::verbs::quarantine::QuarantineStore;
 use super::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, FenceBlock, JoinOutcome, JoinParams, LookOutcome,
     LookParams, PassOutcome, PassParams, PassWhy, QueueStore,
 };
+use super::verbs::record::RecordStore;
 use super::verbs::release::{FreeOutcome, ReleaseParams};
 use super::verbs::row::LockRow;
 use super::verbs::session::{OpenParams, SessionStore};
@@ -114,6 +117,8 @@ pub(crate) trait Verbs:
     + InTxStore
     + ListStore
     + PauseStore
+    + QuarantineStore
+    + RecordStore
     + 'static
 {
 }
@@ -128,6 +133,8 @@ impl<T> Verbs for T where
         + InTxStore
         + ListStore
         + PauseStore
+        + QuarantineStore
+        + RecordStore
         + 'static
 {
 }

@@ -66,7 +66,7 @@ impl RecordRow {
     }
 
     /// Whether this outcome was kept.
-    pub(super) fn has(&self, outcome: &Outcome) -> bool {
+    pub(crate) fn has(&self, outcome: &Outcome) -> bool {
         self.outcome.as_deref() == Some(outcome.bytes())
             && self.content_type.as_deref() == Some(outcome.content_type())
     }

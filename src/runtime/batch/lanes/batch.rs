@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use super::Lane;
 use super::room::BESIDE_OUTCOME;
 use crate::model::{Error, RecordError};
-use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank};
+use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, SharedBatch};
 
 impl Lane {
     /// Executes the jobs of a batch.
@@ -30,15 +30,18 @@ impl Lane {
     /// A job that fits into no statement fails here: the server would end the connection, with all the other jobs on
     /// it.
     pub(super) fn statements(&self, mut jobs: Vec<Job>) -> Vec<Box<dyn Batch>> {
-        let exchanged = jobs.iter().filter(|job| job.rank() == Rank::Exchange);
-        let count = exchanged.count();
-        let exchange = self.exchange.filter(|exchange| count >= exchange.from);
-        let is_shared = exchange.is_some();
+        let is_shared = |shared: &&SharedBatch| {
+            jobs.iter().filter(|job| shared.has(job.rank())).count() >= shared.from
+        };
+        let shared: Vec<SharedBatch> = self.shared.iter().filter(is_shared).copied().collect();
+        let shared_by = |rank| shared.iter().find(|shared| shared.has(rank));
         jobs.sort_by(|a, b| {
             // What frees something comes first.
-            let by_verb = || (!is_shared).then(|| a.may_grant().cmp(&b.may_grant()));
-            let by_turn = a.rank().cmp(&b.rank());
-            let by_turn = by_turn.then_with(|| by_verb().unwrap_or(Ordering::Equal));
+            let by_verb = || match shared_by(a.rank()) {
+                Some(_) => Ordering::Equal,
+                None => a.may_grant().cmp(&b.may_grant()),
+            };
+            let by_turn = a.rank().cmp(&b.rank()).then_with(by_verb);
             by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
         });
         let mut statements: Vec<Box<dyn Batch>> = Vec::new();
@@ -59,17 +62,20 @@ impl Lane {
                 Rank::Finish => written + BESIDE_OUTCOME,
                 _ => 0,
             };
+            let both = shared_by(job.rank());
             let last = statements.last_mut().filter(|last| {
-                last.rank() == job.rank() && (its == 0 || bytes + its <= self.link.largest())
+                let is_its =
+                    last.rank() == job.rank() || both.is_some_and(|both| both.has(last.rank()));
+                is_its && (its == 0 || bytes + its <= self.link.largest())
             });
             let left = match last {
                 Some(last) => last.join(job),
                 None => Some(job),
             };
             if let Some(job) = left {
-                statements.push(match exchange {
-                    Some(exchange) if job.rank() == Rank::Exchange => exchange.of(job),
-                    _ => job.into_batch(),
+                statements.push(match both {
+                    Some(both) => both.of(job),
+                    None => job.into_batch(),
                 });
                 bytes = 0;
             }

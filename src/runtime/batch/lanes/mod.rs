@@ -108,8 +108,8 @@ pub(crate) struct Lane {
     /// Where its callers wait.
     home: Arc<Home>,
     post: Post,
-    /// What releases and acquires share.
-    exchange: Option<SharedBatch>,
+    /// What verbs share.
+    shared: Vec<SharedBatch>,
 }
 
 impl Lane {
@@ -133,14 +133,14 @@ impl Lane {
             is_stopped: false,
             home: Arc::default(),
             post: Post::default(),
-            exchange: None,
+            shared: Vec::new(),
         }
     }
 
-    /// A lane whose releases and acquires share a statement.
-    pub(crate) fn with_exchange(self, exchange: SharedBatch) -> Self {
-        let exchange = Some(exchange);
-        Self { exchange, ..self }
+    /// A lane of which some verbs share a statement.
+    pub(crate) fn with_shared(self, shared: impl Into<Vec<SharedBatch>>) -> Self {
+        let shared = shared.into();
+        Self { shared, ..self }
     }
 
     /// A lane that knows where its callers wait.

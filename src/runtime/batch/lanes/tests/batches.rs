@@ -57,7 +57,7 @@ async fn an_acquire_waits_for_a_server_that_is_away() {
 #[tokio::test]
 async fn many_releases_and_acquires_share_a_statement_and_few_do_not() {
     let mut bench = Bench::new().await;
-    bench.lane.exchange = Some(exchange_from(4));
+    bench.lane.shared = exchange::shared(4).into();
     let take = bench.take("held");
     let guard = bench.granted(take).await;
     for (acquires, expected) in [(2, 2), (3, 1)] {

@@ -45,7 +45,7 @@ use crate::runtime::held::guards::Guards;
 use crate::runtime::held::holdings::{Holdings, Sessions};
 use crate::runtime::held::renew::Renewals;
 use crate::runtime::requests::ending::Ending;
-use crate::runtime::requests::exchange::Exchange;
+use crate::runtime::requests::exchange;
 use crate::runtime::requests::release;
 use crate::runtime::requests::release::Release;
 use crate::runtime::requests::take::{AcquireAnswer, Take};
@@ -69,12 +69,6 @@ struct Bench {
     lane: Lane,
 }
 
-/// Releases and acquires share a statement from so many on.
-fn exchange_from(from: usize) -> SharedBatch {
-    let empty = Exchange::empty;
-    SharedBatch { from, empty }
-}
-
 impl Bench {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -95,7 +89,7 @@ impl Bench {
         let (queue, received) = mpsc::unbounded_channel();
         let link = Link::new(connector, PATIENCE, &Arc::default());
         let lane = Lane::new(link, received, Sqlite::REQUEST, "test".into())
-            .with_exchange(exchange_from(0));
+            .with_shared(exchange::shared(0));
         Self {
             dir,
             core,

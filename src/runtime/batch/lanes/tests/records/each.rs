@@ -206,3 +206,25 @@ async fn an_outcome_as_large_as_the_server_takes_is_sent() {
     assert_eq!(lens(full), [3, 1]);
     assert_eq!(lens(full - 1), [2, 2]);
 }
+
+#[tokio::test]
+async fn ends_and_claims_are_one_statement() {
+    let mut house = House::new().await;
+    let mut ends: Vec<_> = ["a", "d"].map(|name| house.finish(&key(name))).into();
+    let mut claims: Vec<_> = ["b", "c"].map(|name| house.claim(&key(name))).into();
+    let mut read = vec![house.read(&key("b"))];
+    house.lane.take_in();
+    assert!(house.lane.connect().await);
+    let jobs = house.lane.pick();
+    let statements = house.lane.statements(jobs);
+    let told: Vec<_> = statements.iter().map(|batch| batch.told()).collect();
+    assert_eq!(told, [("finish_and_claim", 4), ("read", 1)]);
+    // Each caller gets the answer to its own.
+    let jobs = statements.into_iter().flat_map(|batch| batch.into_jobs().0);
+    house.lane.execute(jobs.collect()).await;
+    assert_eq!(answered(&mut ends), [FinishOutcome::Superseded; 2]);
+    let claims = answered(&mut claims);
+    let as_expected = matches!(claims[..], [ClaimAnswer::Mine(_), ClaimAnswer::Mine(_)]);
+    assert!(as_expected, "{claims:?}");
+    assert!(answered(&mut read)[0].is_some(), "it comes last");
+}

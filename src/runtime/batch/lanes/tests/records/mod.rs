@@ -18,6 +18,7 @@ use crate::runtime::batch::lanes::MAX_BYTES;
 use crate::runtime::batch::lanes::*;
 use crate::runtime::held::attempt_guard::RecordGuard;
 use crate::runtime::requests::claim::{Claim, ClaimAnswer};
+use crate::runtime::requests::exchange;
 use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::read::Read;
 use crate::runtime::requests::step::{BeginStep, FinishStep};
@@ -63,6 +64,7 @@ impl House {
         let (to_lane, queue) = mpsc::unbounded_channel();
         let link = Link::new(connector, PATIENCE, &Arc::default());
         let lane = Lane::new(link, queue, Sqlite::REQUEST, "here".into());
+        let lane = lane.with_shared(exchange::shared(0));
         Self {
             core,
             lane,

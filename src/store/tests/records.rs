@@ -1,0 +1,197 @@
+//! Ends of attempts and claims that go together.
+
+use super::*;
+use crate::model::{Fingerprint, Outcome, RecordKey};
+use crate::store::verbs::record::{
+    ANY_ATTEMPT, ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordEnd,
+};
+
+fn key(name: &str) -> RecordKey {
+    RecordKey::new("a'\\;", name).unwrap()
+}
+
+fn claim(name: &str) -> ClaimParams {
+    ClaimParams {
+        key: key(name),
+        attempt_id: Uuid::new_v4(),
+        holder: "it's ?".into(),
+        fingerprint: Fingerprint::of("request"),
+        lease: TTL,
+        max_attempts: 5,
+        database: Uuid::nil(),
+        retain: TTL,
+        remember: TTL,
+        remember_begun: TTL,
+        seen: None,
+    }
+}
+
+fn done(params: &ClaimParams, bytes: usize) -> FinishParams {
+    FinishParams {
+        key: params.key.clone(),
+        attempt_id: params.attempt_id,
+        attempt: ANY_ATTEMPT,
+        end: RecordEnd::Done {
+            outcome: Outcome::new("text/plain", vec![b';'; bytes]).unwrap(),
+            retain: TTL,
+            remember: TTL,
+        },
+    }
+}
+
+fn freed(params: &ClaimParams) -> FinishParams {
+    FinishParams {
+        end: RecordEnd::Free {
+            bound: false,
+            pardon: 1,
+            remember: TTL,
+            remember_begun: TTL,
+            step_is_open: false,
+        },
+        ..done(params, 0)
+    }
+}
+
+impl<P: Place> Client<P> {
+    /// Attempts that run.
+    async fn begin(&mut self, names: &[&str]) -> Vec<ClaimParams> {
+        let all = names.iter().map(|name| claim(name)).collect();
+        self.begin_all(all).await
+    }
+
+    async fn begin_all(&mut self, all: Vec<ClaimParams>) -> Vec<ClaimParams> {
+        let claimed = self.conn.record_claim(&all).await.unwrap();
+        assert!(claimed.iter().all(is_mine), "{claimed:?}");
+        all
+    }
+
+    /// The number of the attempt in the record of a key.
+    async fn attempt(&mut self, name: &str) -> i64 {
+        let row = self.conn.record_read_one(&key(name), 0).await.unwrap();
+        row.expect("a record").attempt
+    }
+}
+
+fn is_mine(claimed: &ClaimOutcome) -> bool {
+    matches!(claimed, ClaimOutcome::Mine { .. })
+}
+
+/// Each key gets what it would get alone, whatever the others get.
+pub(crate) async fn ends_and_claims_go_together<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    for (round, large) in [0, 6_000, 60_000].into_iter().enumerate() {
+        let name = |name: &str| format!("{name}{round}");
+        let (a, b, c, d) = (name("a"), name("b"), name("c"), name("d"));
+        let running = client.begin(&[&a, &b, &c, &d]).await;
+        let late = FinishParams {
+            attempt_id: Uuid::new_v4(),
+            ..done(&running[2], 1)
+        };
+        let freed_one = client.conn.record_finish(&[freed(&running[3])]).await;
+        assert_eq!(freed_one.unwrap(), [FinishOutcome::Ended]);
+        let ends = [done(&running[0], large), freed(&running[1]), late];
+        let again = ClaimParams {
+            seen: Some(client.attempt(&d).await),
+            ..claim(&d)
+        };
+        let (e, f, g) = (name("e"), name("f"), name("g"));
+        let plain = [claim(&e), claim(&f)];
+        let (ended, claimed) = client.conn.record_exchange(&ends, &plain).await.unwrap();
+        let all = [
+            FinishOutcome::Ended,
+            FinishOutcome::Ended,
+            FinishOutcome::Superseded,
+        ];
+        assert_eq!(ended, all);
+        for (params, claimed) in plain.iter().zip(&claimed) {
+            let ClaimOutcome::Mine { attempt } = *claimed else {
+                panic!("{claimed:?}");
+            };
+            let row = client.conn.record_read_one(&params.key, 0).await.unwrap();
+            let row = row.expect("a record");
+            assert!(row.runs_for(params.attempt_id), "{row:?}");
+            assert_eq!(row.attempt, attempt);
+        }
+        let row = client.conn.record_read_one(&key(&a), large).await.unwrap();
+        let RecordEnd::Done { outcome, .. } = &ends[0].end else {
+            panic!("it has an outcome");
+        };
+        assert!(row.expect("a record").has(outcome));
+
+        // With a key that was seen, one that has a record by now, and one of which nobody knows.
+        let mixed = [again, claim(&e), claim(&g)];
+        let (ended, claimed) = client.conn.record_exchange(&ends, &mixed).await.unwrap();
+        assert_eq!(ended, all, "a second sending finds the first");
+        assert!(is_mine(&claimed[0]) && is_mine(&claimed[2]), "{claimed:?}");
+        assert_eq!(claimed[1], ClaimOutcome::Missed);
+        // All claims were sent before.
+        let rest = [done(&running[2], 2)];
+        let (ended, claimed) = client
+            .conn
+            .record_exchange(&rest, &mixed[2..])
+            .await
+            .unwrap();
+        assert_eq!(ended, [FinishOutcome::Ended]);
+        assert!(is_mine(&claimed[0]), "{claimed:?}");
+    }
+}
+
+/// Attempts end, and nobody begins one.
+pub(crate) async fn ends_beside_claims_are_kept_in_a_quarantine<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let running = client.begin(&["a"]).await;
+    client.conn.quarantine_begin(TTL, TTL).await.unwrap();
+    let claims = [claim("b"), claim("c")];
+    let ends = [done(&running[0], 1)];
+    let (ended, claimed) = client.conn.record_exchange(&ends, &claims).await.unwrap();
+    assert_eq!(ended, [FinishOutcome::Ended]);
+    assert_eq!(claimed, [ClaimOutcome::Locked, ClaimOutcome::Locked]);
+    for name in ["b", "c"] {
+        let row = client.conn.record_read_one(&key(name), 0).await.unwrap();
+        assert!(row.is_none(), "{row:?}");
+    }
+}
+
+/// One record that another transaction has changed keeps back no other. (SQLite: the whole file is locked.)
+pub(crate) async fn ends_and_claims_wait_for_no_transaction<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut other = Client::new(place).await;
+    let mut all = ["a", "b", "c"].map(claim).to_vec();
+    for params in &mut all[1..] {
+        params.max_attempts = 6;
+    }
+    let running = client.begin_all(all).await;
+    let old = client.conn.record_finish(&[freed(&running[2])]).await;
+    assert_eq!(old.unwrap(), [FinishOutcome::Ended]);
+    let again = ClaimParams {
+        seen: Some(client.attempt("c").await),
+        ..claim("c")
+    };
+    other.run("BEGIN").await;
+    let lock = "UPDATE rowlock_idempotency SET max_attempts = 7 WHERE max_attempts = 6";
+    other.run(lock).await;
+    let ends = [done(&running[0], 1), done(&running[1], 1)];
+    let claims = [again, claim("d")];
+    match client.conn.record_exchange(&ends, &claims).await {
+        Err(fault) => assert_eq!(fault.kind, FaultKind::LockTimeout, "{fault:?}"),
+        Ok((ended, claimed)) => {
+            assert_eq!(ended, [FinishOutcome::Ended, FinishOutcome::Locked]);
+            assert_eq!(claimed[0], ClaimOutcome::Locked);
+            assert!(is_mine(&claimed[1]), "{claimed:?}");
+        }
+    }
+    other.run("ROLLBACK").await;
+    let (ended, claimed) = client.conn.record_exchange(&ends, &claims).await.unwrap();
+    assert_eq!(ended, [FinishOutcome::Ended, FinishOutcome::Ended]);
+    assert!(claimed.iter().all(is_mine), "{claimed:?}");
+    // Nothing is left open: another connection can change it.
+    let all = other
+        .conn
+        .record_read(&[key("a"), key("d")], 1)
+        .await
+        .unwrap();
+    assert!(all.iter().all(Option::is_some));
+    other
+        .run("UPDATE rowlock_idempotency SET max_attempts = 7")
+        .await;
+}
