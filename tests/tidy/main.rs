@@ -284,6 +284,7 @@ fn engines_have_the_same_files() {
                 "own_connection.rs",
                 "pooler.rs",
                 "record_claim.rs",
+                "record_end.rs",
                 "permit_reclaim.rs",
                 "permit_row.rs",
                 "permit_text.rs",

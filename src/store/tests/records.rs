@@ -80,9 +80,9 @@ fn is_mine(claimed: &ClaimOutcome) -> bool {
 pub(crate) async fn ends_and_claims_go_together<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     for (round, large) in [0, 6_000, 60_000].into_iter().enumerate() {
-        let name = |name: &str| format!("{name}{round}");
-        let (a, b, c, d) = (name("a"), name("b"), name("c"), name("d"));
-        let running = client.begin(&[&a, &b, &c, &d]).await;
+        let old = ["done", "freed", "late", "again"].map(|name| format!("{name}{round}"));
+        let fresh = ["x", "y", "z"].map(|name| format!("{name}{round}"));
+        let running = client.begin(&old.each_ref().map(String::as_str)).await;
         let late = FinishParams {
             attempt_id: Uuid::new_v4(),
             ..done(&running[2], 1)
@@ -91,11 +91,10 @@ pub(crate) async fn ends_and_claims_go_together<P: Place>(place: &P) {
         assert_eq!(freed_one.unwrap(), [FinishOutcome::Ended]);
         let ends = [done(&running[0], large), freed(&running[1]), late];
         let again = ClaimParams {
-            seen: Some(client.attempt(&d).await),
-            ..claim(&d)
+            seen: Some(client.attempt(&old[3]).await),
+            ..claim(&old[3])
         };
-        let (e, f, g) = (name("e"), name("f"), name("g"));
-        let plain = [claim(&e), claim(&f)];
+        let plain = [claim(&fresh[0]), claim(&fresh[1])];
         let (ended, claimed) = client.conn.record_exchange(&ends, &plain).await.unwrap();
         let all = [
             FinishOutcome::Ended,
@@ -112,14 +111,18 @@ pub(crate) async fn ends_and_claims_go_together<P: Place>(place: &P) {
             assert!(row.runs_for(params.attempt_id), "{row:?}");
             assert_eq!(row.attempt, attempt);
         }
-        let row = client.conn.record_read_one(&key(&a), large).await.unwrap();
+        let row = client
+            .conn
+            .record_read_one(&key(&old[0]), large)
+            .await
+            .unwrap();
         let RecordEnd::Done { outcome, .. } = &ends[0].end else {
             panic!("it has an outcome");
         };
         assert!(row.expect("a record").has(outcome));
 
         // With a key that was seen, one that has a record by now, and one of which nobody knows.
-        let mixed = [again, claim(&e), claim(&g)];
+        let mixed = [again, claim(&fresh[0]), claim(&fresh[2])];
         let (ended, claimed) = client.conn.record_exchange(&ends, &mixed).await.unwrap();
         assert_eq!(ended, all, "a second sending finds the first");
         assert!(is_mine(&claimed[0]) && is_mine(&claimed[2]), "{claimed:?}");

@@ -11,17 +11,15 @@ use uuid::Uuid;
 use super::Duration;
 use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
 use crate::runtime::Core;
-use crate::runtime::base::settings::Settings;
+use crate::runtime::base::settings::{Preparing, Settings};
 use crate::runtime::batch::head::Progress;
 use crate::runtime::batch::job::{Reply, Task, Verb};
-use crate::runtime::batch::lanes::MAX_BYTES;
-use crate::runtime::batch::lanes::*;
+use crate::runtime::batch::lanes::{MAX_BYTES, *};
 use crate::runtime::held::attempt_guard::RecordGuard;
 use crate::runtime::requests::claim::{Claim, ClaimAnswer};
-use crate::runtime::requests::exchange;
-use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::read::Read;
 use crate::runtime::requests::step::{BeginStep, FinishStep};
+use crate::runtime::requests::{exchange, finish::Finish};
 use crate::store::driver::connect::Connector;
 use crate::store::sqlite::Sqlite;
 use crate::store::verbs::record::{
@@ -51,7 +49,7 @@ impl House {
         let settings = Settings {
             holder: "a test".into(),
             operation_timeout: PATIENCE,
-            preparing: crate::runtime::base::settings::Preparing {
+            preparing: Preparing {
                 migrate: true,
                 quarantine: None,
             },
@@ -63,8 +61,8 @@ impl House {
         let (core, _) = Core::start(connector.clone(), settings).await.unwrap();
         let (to_lane, queue) = mpsc::unbounded_channel();
         let link = Link::new(connector, PATIENCE, &Arc::default());
-        let lane = Lane::new(link, queue, Sqlite::REQUEST, "here".into());
-        let lane = lane.with_shared(exchange::shared(0));
+        let lane =
+            Lane::new(link, queue, Sqlite::REQUEST, "here".into()).with_shared(exchange::shared(0));
         Self {
             core,
             lane,
