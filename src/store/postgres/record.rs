@@ -268,12 +268,11 @@ impl RecordStore for PgConnection {
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
         let new = new(all);
-        let mine = if new.is_empty() {
-            Vec::new()
-        } else {
+        let mut mine = Vec::new();
+        if !new.is_empty() {
             let claim = bind_claims(query_as(CLAIM_NEW), &new, locks(&new));
-            claim.fetch_all(&mut *self).await?
-        };
+            mine = claim.fetch_all(&mut *self).await?;
+        }
         claimed(self, all, mine).await
     }
 
