@@ -62,7 +62,7 @@ pub async fn sessions_of(db: &Db, user: &str) -> Vec<i64> {
         Engine::Postgres => {
             format!("SELECT pid::bigint FROM pg_stat_activity WHERE usename = '{user}'")
         }
-        // The list of processes fails while a statement has bytes that are no text.
+        // `information_schema.processlist` fails while a statement has bytes that are no text.
         Engine::MySql => format!(
             "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads \
              WHERE processlist_user = '{user}'"

@@ -111,6 +111,14 @@ async fn one_outcome_that_is_too_large_holds_up_nothing_else() {
         for guard in guards {
             ends.spawn(async move { guard.complete(&outcome(10)).await });
         }
+        // Claims go together with ends.
+        for n in 0..40 {
+            let records = records.clone();
+            ends.spawn(async move {
+                let guard = begin(&records, &format!("new {n}")).await;
+                guard.complete(&outcome(10)).await
+            });
+        }
         for n in 0..20 {
             let rowlock = rowlock.clone();
             ends.spawn(async move {
@@ -141,7 +149,7 @@ async fn connections(server: &Own) -> i64 {
 /// Ends all other sessions.
 async fn cut_off(server: &Own) {
     let mut conn = MySqlConnection::connect(&server.url).await.unwrap();
-    // The table of processes fails on MySQL while a statement has bytes that are no text; this list does not.
+    // (`information_schema.processlist` fails on MySQL while a statement has bytes that are no text.)
     let own = sqlx::raw_sql("SELECT CONNECTION_ID()");
     let own: u64 = own.fetch_one(&mut conn).await.unwrap().get(0);
     let list = sqlx::raw_sql("SHOW PROCESSLIST");

@@ -207,7 +207,7 @@ async fn an_idle_client_sees_no_error(engine: Engine) {
     tasks.spawn(orders(several, "orders".to_owned()));
     // It is really so that the server ends them.
     let first = sessions_of(&db, &user).await;
-    assert!(first.len() >= 8, "{first:?}");
+    assert!(!first.is_empty());
     let ended = async {
         let is_there = |sessions: Vec<i64>| sessions.iter().any(|session| first.contains(session));
         while is_there(sessions_of(&db, &user).await) {

@@ -285,6 +285,8 @@ fn engines_have_the_same_files() {
                 "pooler.rs",
                 "record_claim.rs",
                 "record_end.rs",
+                "record_exchange.rs",
+                "record_probe.rs",
                 "permit_reclaim.rs",
                 "permit_row.rs",
                 "permit_text.rs",

@@ -2,7 +2,7 @@
 //!
 //! A [`Verb`] is a verb of the store with its asks and the way back to its caller. A [`Task`] is a verb with its
 //! [`JobHead`], the only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A
-//! [`Batch`] gathers the tasks of one verb again, for one statement.
+//! [`Batch`] gathers the tasks of one verb, or of two, for one statement.
 //!
 //! A lane knows neither clients nor guards: a verb answers its own caller, in [`Verb::settle`] and [`Verb::fail`].
 

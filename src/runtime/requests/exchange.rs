@@ -1,4 +1,4 @@
-//! What frees and what asks, in one batch. Under load a lane has both at any time, and together they need one round
+//! Exchanges: what frees something and what asks for something, in one batch. Under load a lane has both at any time, and together they need one round
 //! trip and one commit.
 
 use std::fmt;
@@ -16,17 +16,15 @@ use crate::store::verbs::fault::Fault;
 
 /// What verbs share: releases and acquires, from so many on; ends of attempts and claims, always.
 pub(crate) fn shared(leases_from: usize) -> [SharedBatch; 2] {
-    let leases = SharedBatch {
-        ranks: [Release::RANK, Take::RANK],
-        from: leases_from,
-        empty: Exchange::<OfLeases>::empty,
-    };
-    let records = SharedBatch {
-        ranks: [Finish::RANK, Claim::RANK],
-        from: 0,
-        empty: Exchange::<OfRecords>::empty,
-    };
-    [leases, records]
+    [of::<OfLeases>(leases_from), of::<OfRecords>(0)]
+}
+
+fn of<P: Pair>(from: usize) -> SharedBatch {
+    SharedBatch {
+        ranks: [P::Frees::RANK, P::Asks::RANK],
+        from,
+        empty: Exchange::<P>::empty,
+    }
 }
 
 /// Two verbs with one statement for both.
@@ -73,7 +71,7 @@ impl Pair for OfRecords {
     type Frees = Finish;
     type Asks = Claim;
 
-    const NAME: &'static str = "finish_and_claim";
+    const NAME: &'static str = "record_exchange";
 
     const MUST_LAST: bool = false;
 
@@ -129,12 +127,10 @@ impl<P: Pair> Batch for Exchange<P> {
 
     fn told(&self) -> (&'static str, usize) {
         let ((freeing, frees), (asking, asks)) = (self.frees.told(), self.asks.told());
-        let name = if self.has_both() {
-            P::NAME
-        } else if asks > 0 {
-            asking
-        } else {
-            freeing
+        let name = match (frees, asks) {
+            (_, 0) => freeing,
+            (0, _) => asking,
+            _ => P::NAME,
         };
         (name, frees + asks)
     }

@@ -4,12 +4,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
+use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::listener::listen;
-use super::statement::{found_cluster, found_encryption, read_alone};
+use super::statement::{found_cluster, found_encryption, is_encrypted, read_alone};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::{Connection, Connector, VerbCall};
@@ -49,9 +49,6 @@ const BESIDE_OUTCOME: i64 = 8 << 10;
 /// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it
 /// is frozen between two of them, its row locks stay until the server ends the session.
 const STANDSTILL: Duration = Duration::from_secs(5);
-
-/// Its value is empty where the connection is not encrypted.
-const CIPHER: &str = "SHOW SESSION STATUS LIKE 'Ssl_cipher'";
 
 /// Of a connection that only listens: it waits for no lock of a row.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -151,11 +148,11 @@ impl Connector for MySql {
     ) -> Result<MySqlConnection, Fault> {
         let options = self.origin.now(server, database).await?;
         let mut conn = options.connect().await?;
-        let session = format!("{}; {CIPHER}", session(operation_timeout));
-        let said = sqlx::raw_sql(AssertSqlSafe(session));
-        let said = said.fetch_optional(&mut conn).await?;
-        let cipher: Option<String> = said.and_then(|row| row.try_get_unchecked(1).ok());
-        if cipher.is_none_or(|cipher| !cipher.is_empty()) {
+        let session = session(operation_timeout);
+        sqlx::raw_sql(AssertSqlSafe(session))
+            .execute(&mut conn)
+            .await?;
+        if may_encrypt(&options) && !is_encrypted() && has_cipher(&mut conn).await? {
             found_encryption();
         }
         if self.servers() > 1 {
@@ -230,6 +227,18 @@ impl Connection for MySqlConnection {
     async fn close(self: Box<Self>) {
         let _ = sqlx::Connection::close(*self).await;
     }
+}
+
+/// Whether a large request may be cut into TLS records.
+fn may_encrypt(options: &MySqlConnectOptions) -> bool {
+    options.get_socket().is_none() && !matches!(options.get_ssl_mode(), MySqlSslMode::Disabled)
+}
+
+async fn has_cipher(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
+    let said = sqlx::raw_sql("SHOW SESSION STATUS LIKE 'Ssl_cipher'");
+    let said = said.fetch_optional(conn).await?;
+    let cipher: Option<String> = said.and_then(|row| row.try_get_unchecked(1).ok());
+    Ok(cipher.is_none_or(|cipher| !cipher.is_empty()))
 }
 
 pub(super) async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {

@@ -5,8 +5,8 @@
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
-use super::record_claim::{claim, exchange};
-use super::record_end::{finish, probe};
+use super::record_exchange::{claim, exchange, finish};
+use super::record_probe::probe;
 use super::statement::{fill, hex, quoted, read_as};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::driver::json;

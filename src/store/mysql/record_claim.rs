@@ -1,27 +1,12 @@
 //! Claiming keys: the statements.
 //!
-//! The key of a record that an open transaction is making cannot be seen, and inserting it again would wait for that
-//! transaction. MariaDB has a time-out of zero for that. On MySQL a lane first asks for the lock of such a key with
-//! NOWAIT. (Another transaction may insert the key just afterwards; the lane's time-out bounds the wait for that
-//! transaction.)
-//!
 //! The values of new records are literals: a JSON text costs the server twice as much.
 
-use sqlx::{FromRow, MySqlConnection, Row};
-
-use super::fault::is_null;
 use super::grant_rule::may_grant;
-use super::record_end::{
-    NO_WAIT, end_text, ended, finish, finished, literals, probe_before, sizes,
-};
-use super::statement::{answers_in_one_transaction, fill, hex, is_one_request, parts, quoted};
-use crate::model::FaultKind;
-use crate::store::driver::classify::classify;
+use super::record_probe::{NO_WAIT, literals};
+use super::statement::{fill, hex, quoted};
 use crate::store::driver::json;
-use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordStore,
-};
+use crate::store::verbs::record::ClaimParams;
 use crate::store::verbs::time::to_micros;
 
 /// What [`json::claims`] has.
@@ -136,170 +121,31 @@ STRAIGHT_JOIN rowlock_idempotency r FORCE INDEX (PRIMARY)
     ON r.scope = UNHEX(a.scope) AND r.idempotency_key = UNHEX(a.k)";
 
 /// The scope and the key, the attempt, and whether it is the one that was asked for, and runs.
-type ClaimedRow = (Vec<u8>, Vec<u8>, i64, bool);
-
-/// What a request has besides the claims.
-const AROUND: usize = 4_096;
-
-/// One outcome for each, in their order.
-pub(super) async fn claim(
-    conn: &mut MySqlConnection,
-    all: &[ClaimParams],
-) -> Result<Vec<ClaimOutcome>, Fault> {
-    let mut claimed = Vec::with_capacity(all.len());
-    for part in parts(AROUND, all.iter().map(size)) {
-        claimed.extend(claim_part(conn, &all[part]).await?);
-    }
-    Ok(claimed)
-}
-
-/// Ends attempts and claims keys, in one transaction if it is one request and no other transaction is in the way.
-pub(super) async fn exchange(
-    conn: &mut MySqlConnection,
-    ends: &[FinishParams],
-    claims: &[ClaimParams],
-) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-    let texts: Vec<String> = ends.iter().map(end_text).collect();
-    let sizes = sizes(ends, &texts).chain(claims.iter().map(size));
-    if is_one_request(AROUND, sizes) {
-        let ending = (ends, &*texts);
-        let both = match end_and_claim(conn, ending, claims, false).await {
-            Err(error) if is_null(&error) || is_duplicate(&error) => {
-                end_and_claim(conn, ending, claims, true).await
-            }
-            both => both,
-        };
-        match both {
-            Err(error) if is_of_another(&error) => {}
-            both => {
-                let (ended, claimed) = both?;
-                return Ok((finished(conn, ends, ended).await?, claimed));
-            }
-        }
-    }
-    let finished = finish(conn, ends).await?;
-    Ok((finished, claim(conn, claims).await?))
-}
+pub(super) type ClaimedRow = (Vec<u8>, Vec<u8>, i64, bool);
 
 /// The size of a claim in a request.
-fn size(params: &ClaimParams) -> usize {
+pub(super) fn size(params: &ClaimParams) -> usize {
     6 * (params.key.scope().len() + params.key.key().len()) + 2 * params.holder.len() + 512
 }
 
-async fn claim_part(
-    conn: &mut MySqlConnection,
-    all: &[ClaimParams],
-) -> Result<Vec<ClaimOutcome>, Fault> {
-    let claimed = match claim_all(conn, all, false).await {
-        Err(error) if is_null(&error) || (is_duplicate(&error) && all.len() > 1) => {
-            claim_all(conn, all, true).await
-        }
-        claimed => claimed,
-    };
-    match claimed {
-        Err(error) if is_of_another(&error) => {}
-        claimed => return Ok(claimed?),
-    }
-    // Another transaction has one of the new records, or is making it: find out which.
-    if let [params] = all {
-        return Ok(vec![found(conn, params).await?]);
-    }
-    let mut claimed = Vec::with_capacity(all.len());
-    for params in all {
-        match claim_all(conn, std::slice::from_ref(params), true).await {
-            Err(error) if is_of_another(&error) => claimed.push(found(conn, params).await?),
-            one => claimed.extend(one?),
-        }
-    }
-    Ok(claimed)
-}
-
-/// What a claim that was not granted has found.
-async fn found(conn: &mut MySqlConnection, params: &ClaimParams) -> Result<ClaimOutcome, Fault> {
-    let row = conn.record_read_one(&params.key, 0).await?;
-    Ok(params.outcome_of(row.as_ref()))
-}
-
-/// Claims all, or none. `is_missing`: also those that have a record by now are asked for.
-async fn claim_all(
-    conn: &mut MySqlConnection,
-    all: &[ClaimParams],
-    is_missing: bool,
-) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
-    let (_, claimed) = end_and_claim(conn, (&[], &[]), all, is_missing).await?;
-    Ok(claimed)
-}
-
-/// [`claim_all`] after ends, in one transaction. Tells which of these have ended.
-async fn end_and_claim(
-    conn: &mut MySqlConnection,
-    (ends, texts): (&[FinishParams], &[String]),
-    all: &[ClaimParams],
-    is_missing: bool,
-) -> Result<(Vec<bool>, Vec<ClaimOutcome>), sqlx::Error> {
-    let is_new = |params: &&ClaimParams| params.seen.is_none();
-    let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = all.iter().partition(is_new);
-    let ending = ends.iter().map(|params| &params.key);
-    let mut text = vec![probe_before(
-        ending.chain(new.iter().map(|params| &params.key)),
-    )];
-    text.extend_from_slice(texts);
+/// The statements of claims, which follow a probe. `is_missing`: also new ones that have a record by now are asked for.
+pub(super) fn texts(new: &[&ClaimParams], again: &[&ClaimParams], is_missing: bool) -> Vec<String> {
+    let asks = |of: &[&ClaimParams]| [quoted(&json::claims(of.iter().copied()))];
+    let mut texts = Vec::new();
     if !new.is_empty() {
-        text.push(if is_missing {
-            format!(
-                "{NO_WAIT}{}",
-                fill(CLAIM_MISSING, &[quoted(&json::claims(new.iter().copied()))])
-            )
+        texts.push(if is_missing {
+            format!("{NO_WAIT}{}", fill(CLAIM_MISSING, &asks(new)))
         } else {
-            insert_text(&new)
+            insert_text(new)
         });
     }
     if !again.is_empty() {
-        text.push(fill(
-            CLAIM_AGAIN,
-            &[quoted(&json::claims(again.iter().copied()))],
-        ));
+        texts.push(fill(CLAIM_AGAIN, &asks(again)));
     }
-    let inserts = !is_missing && !new.is_empty();
-    let read = if inserts { again } else { all.iter().collect() };
-    if !read.is_empty() {
-        text.push(fill(CLAIMED, &[quoted(&json::claimed(read))]));
-    }
-    let (rows, results) = answers_in_one_transaction(conn, &text.join("; ")).await?;
-    // The probe and the ends come before it.
-    let inserted = if inserts {
-        results.get(1 + texts.len())
-    } else {
-        None
-    };
-    let inserted = inserted.map(|result| result.last_insert_id().cast_signed());
-    // The probe's have one column.
-    let claimed = rows.iter().filter(|row| row.len() > 1);
-    let claimed: Vec<ClaimedRow> = claimed
-        .map(ClaimedRow::from_row)
-        .collect::<Result<_, _>>()?;
-    let outcome = |params: &ClaimParams| {
-        if let (Some(attempt), None) = (inserted, params.seen) {
-            return ClaimOutcome::Mine { attempt };
-        }
-        let is_of = |row: &&ClaimedRow| row.1 == params.key.key() && row.0 == params.key.scope();
-        let row = claimed.iter().find(is_of);
-        params.outcome(row.map(|(.., attempt, is_mine)| (*attempt, *is_mine)))
-    };
-    let claimed = all.iter().map(outcome).collect();
-    Ok((ended(&results, texts.len()), claimed))
+    texts
 }
 
-/// Whether the error tells of another transaction's lock on a record, or its insert. (MariaDB with
-/// `innodb_snapshot_isolation` tells a conflict.)
-fn is_of_another(error: &sqlx::Error) -> bool {
-    is_duplicate(error)
-        || matches!(
-            classify(error),
-            FaultKind::LockTimeout | FaultKind::Conflict
-        )
-}
-
-fn is_duplicate(error: &sqlx::Error) -> bool {
-    classify(error) == FaultKind::Duplicate
+/// Reads back what claims came to.
+pub(super) fn claimed_text<'a>(all: impl IntoIterator<Item = &'a ClaimParams>) -> String {
+    fill(CLAIMED, &[quoted(&json::claimed(all))])
 }

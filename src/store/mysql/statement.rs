@@ -179,9 +179,13 @@ pub(super) fn found_encryption() {
     IS_ENCRYPTED.store(true, Ordering::Relaxed);
 }
 
+pub(super) fn is_encrypted() -> bool {
+    IS_ENCRYPTED.load(Ordering::Relaxed)
+}
+
 /// Whether statements of these sizes are one request, which waits for no acknowledgement.
 pub(super) fn is_one_request(around: usize, sizes: impl Iterator<Item = usize>) -> bool {
-    !IS_ENCRYPTED.load(Ordering::Relaxed) || around + sizes.sum::<usize>() <= RECORD
+    !is_encrypted() || around + sizes.sum::<usize>() <= RECORD
 }
 
 /// The most parts of a batch. A batch that needs more is sent in one piece: it waits once for an acknowledgement, and
@@ -193,17 +197,15 @@ pub(super) fn parts(
     around: usize,
     sizes: impl ExactSizeIterator<Item = usize>,
 ) -> Vec<Range<usize>> {
-    if IS_ENCRYPTED.load(Ordering::Relaxed) {
-        records(around, sizes)
-    } else {
-        std::iter::once(0..sizes.len())
-            .filter(|all| !all.is_empty())
-            .collect()
+    let all = 0..sizes.len();
+    if !is_encrypted() && !all.is_empty() {
+        return vec![all];
     }
+    cut(around, sizes)
 }
 
-/// Cuts statements of these sizes into parts, each in a request of one record.
-fn records(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+/// Cuts statements of these sizes into parts, each in a request of one TLS record.
+fn cut(around: usize, sizes: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let limit = RequestLimit::of(around, 0, 0);
     let mut parts: Vec<Range<usize>> = Vec::new();
     let (mut used, mut is_large) = (0, false);
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_part_is_one_record_and_large_batches_are_not_cut() {
-        let cut = |sizes: &[usize]| records(1_000, sizes.iter().copied());
+        let cut = |sizes: &[usize]| super::cut(1_000, sizes.iter().copied());
         assert_eq!(
             cut(&[10_000, 5_000, 1_000, 10_000, 6_000]),
             [0..2, 2..4, 4..5]

@@ -25,6 +25,7 @@ mod quarantine;
 mod queue;
 mod record;
 mod record_admin;
+mod record_claim;
 mod record_in_tx;
 mod row_security;
 mod run;

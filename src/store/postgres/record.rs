@@ -10,17 +10,18 @@
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
-use sqlx::postgres::PgArguments;
-use sqlx::query::QueryAs;
 
 use super::grant_rule::may_grant;
-use super::{Driver, each, query, query_as, query_scalar};
+use super::record_claim::{
+    CLAIM_NEW, NumberQuery, bind_claims, claim_new, claimed, lock, locks, unseen,
+};
+use super::{each, query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, KeyNumber,
-    RecordStore, claim_outcomes, number_of, unclaimed,
+    RecordStore, number_of,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
@@ -51,66 +52,6 @@ const READ: &str = read_records!(
     "CASE WHEN octet_length(r.outcome) <= $3 THEN r.outcome END AS outcome, octet_length(r.outcome)::bigint AS outcome_size",
     "(SELECT * FROM unnest($1::bytea[], $2::bytea[]) AS u (scope, key) LIMIT cardinality($1)) a
 JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key"
-);
-
-/// Claims keys without a record.
-macro_rules! claim_new {
-    ($asks:literal) => {
-        concat!(
-            "INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
-                                 fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
-SELECT a.scope, a.key, 'running', (extract(epoch FROM now.at) * 1000000)::bigint, 1, a.max_attempts,
-       a.attempt_id, a.holder, a.fingerprint, false, now.at, now.at, now.at + a.lease * interval '1 microsecond',
-       now.at + a.remember_begun * interval '1 microsecond', now.at + a.remember_begun * interval '1 microsecond'
-FROM unnest(",
-            $asks,
-            ") AS a (scope, key, lock, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun),
-     clock_timestamp() AS now (at)
-WHERE ",
-            may_grant!(),
-            " AND pg_try_advisory_xact_lock(a.lock)
-ON CONFLICT DO NOTHING
-RETURNING scope, idempotency_key, attempt"
-        )
-    };
-}
-
-const CLAIM_NEW: &str = claim_new!(
-    "$1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[], $7::bytea[], $8::bigint[], $9::bigint[]"
-);
-
-const CLAIM_AGAIN: &str = concat!(
-    "
-WITH mine AS (
-    SELECT a.*
-    FROM (
-        SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::integer[], $5::uuid[], $6::text[],
-                             $7::bytea[], $8::bigint[], $9::bigint[])
-                      AS u (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun)
-        LIMIT cardinality($1)
-    ) a
-    JOIN rowlock_idempotency r ON r.scope = a.scope AND r.idempotency_key = a.key
-    WHERE r.attempt = a.seen
-      AND (r.state = 'free'
-           OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= clock_timestamp()))
-      AND ",
-    may_grant!(),
-    "
-    ORDER BY a.scope, a.key
-    FOR UPDATE OF r SKIP LOCKED
-)
-UPDATE rowlock_idempotency r
-SET state = 'running', bound = r.bound OR r.state = 'running',
-    attempt = GREATEST(r.attempt + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-    abandoned = CASE WHEN r.lease_until > clock_timestamp() - interval '1 hour' THEN r.abandoned ELSE 0 END + 1,
-    max_attempts = m.max_attempts, attempt_id = m.attempt_id, holder = m.holder,
-    fingerprint = m.fingerprint, attempted_at = clock_timestamp(),
-    lease_until = clock_timestamp() + m.lease * interval '1 microsecond',
-    forget_at = clock_timestamp() + m.remember_begun * interval '1 microsecond',
-    clean_at = clock_timestamp() + m.remember_begun * interval '1 microsecond'
-FROM mine m
-WHERE r.scope = m.scope AND r.idempotency_key = m.key
-RETURNING r.scope, r.idempotency_key, r.attempt"
 );
 
 const FORGET: &str = "
@@ -203,7 +144,8 @@ const EXCHANGE: &str = concat!(
     finish!(),
     "), claimed AS (",
     claim_new!(
-        "$14::bytea[], $15::bytea[], $16::bigint[], $17::integer[], $18::uuid[], $19::text[], $20::bytea[], $21::bigint[], $22::bigint[]"
+        "$14::bytea[], $15::bytea[], $16::bigint[], $17::integer[], $18::uuid[], $19::text[], $20::bytea[], $21::bigint[], $22::bigint[]",
+        "$14"
     ),
     ") SELECT * FROM ended UNION ALL SELECT * FROM claimed"
 );
@@ -223,14 +165,6 @@ SELECT EXISTS (
         SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2 FOR SHARE SKIP LOCKED
     )
 )";
-
-/// The id of the advisory lock for a key that is being inserted.
-pub(super) fn lock(key: &RecordKey) -> i64 {
-    key.digest("rowlock.record", &[])
-        .as_u64_pair()
-        .0
-        .cast_signed()
-}
 
 #[async_trait]
 impl RecordStore for PgConnection {
@@ -267,7 +201,7 @@ impl RecordStore for PgConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        let new = new(all);
+        let new = unseen(all);
         let mut mine = Vec::new();
         if !new.is_empty() {
             let claim = bind_claims(query_as(CLAIM_NEW), &new, locks(&new));
@@ -304,7 +238,7 @@ impl RecordStore for PgConnection {
         ends: &[FinishParams],
         claims: &[ClaimParams],
     ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-        let new = new(claims);
+        let new = unseen(claims);
         if new.is_empty() {
             let ended = self.record_finish(ends).await?;
             return Ok((ended, self.record_claim(claims).await?));
@@ -316,25 +250,7 @@ impl RecordStore for PgConnection {
     }
 }
 
-type AskingNumbers<'q> = QueryAs<'q, Driver, KeyNumber, PgArguments>;
-
-fn bind_claims<'q>(
-    sql: AskingNumbers<'q>,
-    all: &[&'q ClaimParams],
-    third: Vec<i64>,
-) -> AskingNumbers<'q> {
-    sql.bind(each(all, |params| params.key.scope()))
-        .bind(each(all, |params| params.key.key()))
-        .bind(third)
-        .bind(each(all, |params| params.max_attempts))
-        .bind(each(all, |params| params.attempt_id))
-        .bind(each(all, |params| &*params.holder))
-        .bind(each(all, |params| &params.fingerprint.as_bytes()[..]))
-        .bind(each(all, |params| to_micros(params.lease)))
-        .bind(each(all, |params| to_micros(params.remember_begun)))
-}
-
-fn bind_ends<'q>(sql: AskingNumbers<'q>, all: &'q [FinishParams]) -> AskingNumbers<'q> {
+fn bind_ends<'q>(sql: NumberQuery<'q>, all: &'q [FinishParams]) -> NumberQuery<'q> {
     let ends = each(all, |params| EndColumns::from(&params.end));
     sql.bind(each(all, |params| params.key.scope()))
         .bind(each(all, |params| params.key.key()))
@@ -349,15 +265,6 @@ fn bind_ends<'q>(sql: AskingNumbers<'q>, all: &'q [FinishParams]) -> AskingNumbe
         .bind(each(&ends, |end| end.pardon))
         .bind(each(&ends, |end| end.remember_begun))
         .bind(each(&ends, |end| end.step_is_open))
-}
-
-/// The claims of keys that had no record.
-fn new(all: &[ClaimParams]) -> Vec<&ClaimParams> {
-    all.iter().filter(|params| params.seen.is_none()).collect()
-}
-
-fn locks(new: &[&ClaimParams]) -> Vec<i64> {
-    each(new, |params| lock(&params.key))
 }
 
 /// What ends came to, with those that have `ended`.
@@ -376,25 +283,4 @@ async fn finished(
         });
     }
     Ok(finished)
-}
-
-/// What claims came to. Those of keys with a record are sent now; `mine` are the others that were granted.
-async fn claimed(
-    conn: &mut PgConnection,
-    all: &[ClaimParams],
-    mut mine: Vec<KeyNumber>,
-) -> Result<Vec<ClaimOutcome>, Fault> {
-    let again: Vec<_> = all.iter().filter(|params| params.seen.is_some()).collect();
-    if !again.is_empty() {
-        let seen = again.iter().filter_map(|params| params.seen).collect();
-        let claim = bind_claims(query_as(CLAIM_AGAIN), &again, seen);
-        mine.extend(claim.fetch_all(&mut *conn).await?);
-    }
-    let others = unclaimed(all, &mine);
-    let rows = if others.is_empty() {
-        Vec::new()
-    } else {
-        conn.record_read(&others, 0).await?
-    };
-    Ok(claim_outcomes(all, &mine, &rows))
 }

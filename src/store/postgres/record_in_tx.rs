@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::in_tx::prove;
-use super::record::lock;
+use super::record_claim::lock;
 use super::{in_callers, query, query_as, query_scalar, row_security};
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;

@@ -32,6 +32,7 @@ impl Place for File {
     const LONG_AGO: &'static str = "(unixepoch() - 11 * 86400) * 1000000";
     const OLD_FENCE: &'static str = "(unixepoch() - 11 * 86400) * 1000000";
     const LOCK: &'static str = "BEGIN IMMEDIATE";
+    const LOCKS_ALL: bool = true;
     const ROW_WAIT: Duration = Duration::from_millis(200);
 
     async fn connect(&self) -> SqliteConnection {

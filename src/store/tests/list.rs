@@ -53,9 +53,10 @@ macro_rules! queue_cases {
                 an_exchange_passes_on_what_was_passed_on
             }
             records {
-                ends_and_claims_go_together
-                ends_beside_claims_are_kept_in_a_quarantine
-                ends_and_claims_wait_for_no_transaction
+                an_exchange_of_records_answers_each_key_as_alone
+                in_a_quarantine_attempts_end_and_none_begins
+                an_exchange_of_records_waits_for_no_transaction
+                an_exchange_of_records_that_fails_changes_nothing
             }
             in_tx {
                 a_transaction_is_granted_a_free_lock_under_the_next_fence

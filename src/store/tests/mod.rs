@@ -1,4 +1,4 @@
-//! What every engine promises of the queue: each engine's `queue_tests.rs` runs all of these cases.
+//! What every engine promises of the queue and of exchanges: each engine's `queue_tests.rs` runs all of these cases.
 
 pub(crate) mod deadlocks;
 pub(crate) mod exchange;
@@ -154,6 +154,9 @@ pub(crate) trait Place: Clone + Send + Sync + 'static {
 
     /// How a transaction begins that locks the row of every name. (SQLite: that locks the file.)
     const LOCK: &'static str;
+
+    /// Whether a transaction that writes keeps all others from writing.
+    const LOCKS_ALL: bool = false;
 
     /// How long a verb takes at least that waits for a locked row. (SQLite: that waits for the file twice.)
     const ROW_WAIT: Duration = Duration::from_millis(20);

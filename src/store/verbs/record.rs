@@ -68,8 +68,9 @@ pub(crate) trait RecordStore: Send {
     /// One outcome for each, in their order.
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault>;
 
-    /// [`record_finish`](Self::record_finish) and [`record_claim`](Self::record_claim) in one round trip and one
-    /// commit, where nothing is in the way. The keys differ, and there are some of both.
+    /// Ends attempts and claims keys, as [`record_finish`](Self::record_finish) and
+    /// [`record_claim`](Self::record_claim) do, with as few round trips and commits as the engine can. The keys
+    /// differ, and there are some of both.
     async fn record_exchange(
         &mut self,
         ends: &[FinishParams],

@@ -21,9 +21,10 @@ use rowlock_test::{Crew, patience};
 
 const PROCESSES: usize = 6;
 const TTL: Duration = Duration::from_secs(2);
-/// A holder trusts its lease for longer than a database needs to come back: at least for so long, and so many times.
+/// A lease is at least this long where a database loses its data,
 const LONG_TTL: Duration = Duration::from_secs(6);
-const TIMES: u32 = 8;
+/// and so many times as long as a database takes to lose its data and come back.
+const LOSSES_IN_A_TTL: u32 = 8;
 /// The longest pause of a process: its lease is over when it wakes.
 const MAX_PAUSE: Duration = Duration::from_millis(4_500);
 
@@ -183,7 +184,7 @@ async fn forget(wiped: Wiped, rounds: u32) -> Option<String> {
     let start = Instant::now();
     let lost = databases.forget(Vec::new(), Wiped::Bare, LONG_TTL);
     lost.await.unwrap();
-    let ttl = LONG_TTL.max(start.elapsed() * TIMES);
+    let ttl = LONG_TTL.max(start.elapsed() * LOSSES_IN_A_TTL);
     let mut campaign = Campaign::start(&databases, ttl);
     // Only the holder is struck.
     campaign.strike = Instant::now() + Duration::from_hours(1);

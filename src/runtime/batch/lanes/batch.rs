@@ -1,10 +1,10 @@
-//! A lane executes a batch: one statement for each verb (releases and acquires may share one), one answer for each
-//! caller.
+//! A lane executes a batch: one statement for each verb (two verbs may share one, see `requests/exchange.rs`), one
+//! answer for each caller.
 
 use std::cmp::Ordering;
 
 use super::Lane;
-use super::room::BESIDE_OUTCOME;
+use super::room::{BESIDE_OUTCOME, MAX_CLAIM};
 use crate::model::{Error, RecordError};
 use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, SharedBatch};
 
@@ -60,12 +60,13 @@ impl Lane {
             // (Keys and the rest count as parts of the outcome.)
             let its = match job.rank() {
                 Rank::Finish => written + BESIDE_OUTCOME,
+                Rank::Claim => MAX_CLAIM,
                 _ => 0,
             };
-            let both = shared_by(job.rank());
+            let shared_batch = shared_by(job.rank());
             let last = statements.last_mut().filter(|last| {
                 let is_its =
-                    last.rank() == job.rank() || both.is_some_and(|both| both.has(last.rank()));
+                    last.rank() == job.rank() || shared_batch.is_some_and(|it| it.has(last.rank()));
                 is_its && (its == 0 || bytes + its <= self.link.largest())
             });
             let left = match last {
@@ -73,8 +74,8 @@ impl Lane {
                 None => Some(job),
             };
             if let Some(job) = left {
-                statements.push(match both {
-                    Some(both) => both.of(job),
+                statements.push(match shared_batch {
+                    Some(shared_batch) => shared_batch.of(job),
                     None => job.into_batch(),
                 });
                 bytes = 0;

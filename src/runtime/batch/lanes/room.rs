@@ -13,6 +13,9 @@ pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// The most bytes that the end of an attempt adds to its outcome.
 pub(super) const BESIDE_OUTCOME: usize = 1 << 10;
 
+/// The most bytes that a claim adds, as a part of the outcome: its key and its holder.
+pub(super) const MAX_CLAIM: usize = 3 << 10;
+
 /// The room that is left in a batch.
 #[derive(Debug)]
 pub(super) struct Room {

@@ -218,13 +218,16 @@ async fn ends_and_claims_are_one_statement() {
     let jobs = house.lane.pick();
     let statements = house.lane.statements(jobs);
     let told: Vec<_> = statements.iter().map(|batch| batch.told()).collect();
-    assert_eq!(told, [("finish_and_claim", 4), ("read", 1)]);
+    assert_eq!(told, [("record_exchange", 4), ("read", 1)]);
     // Each caller gets the answer to its own.
     let jobs = statements.into_iter().flat_map(|batch| batch.into_jobs().0);
     house.lane.execute(jobs.collect()).await;
     assert_eq!(answered(&mut ends), [FinishOutcome::Superseded; 2]);
-    let claims = answered(&mut claims);
-    let as_expected = matches!(claims[..], [ClaimAnswer::Mine(_), ClaimAnswer::Mine(_)]);
-    assert!(as_expected, "{claims:?}");
+    for (claim, name) in answered(&mut claims).iter().zip(["b", "c"]) {
+        let ClaimAnswer::Mine(guard) = claim else {
+            panic!("{claim:?}")
+        };
+        assert_eq!(guard.grant.name, key(name));
+    }
     assert!(answered(&mut read)[0].is_some(), "it comes last");
 }
