@@ -101,12 +101,11 @@ pub(super) async fn claim(
             } else {
                 all_or_none(conn, &[], slice::from_ref(params)).await?
             };
-            match one {
-                Some((_, one)) => claimed.extend(one),
-                None => {
-                    let row = conn.record_read_one(&params.key, 0).await?;
-                    claimed.push(params.outcome_of(row.as_ref()));
-                }
+            if let Some((_, one)) = one {
+                claimed.extend(one);
+            } else {
+                let row = conn.record_read_one(&params.key, 0).await?;
+                claimed.push(params.outcome_of(row.as_ref()));
             }
         }
     }
