@@ -50,12 +50,13 @@ async fn lists_that_follow_each_other_share_a_connection() {
         let admin = rowlock.admin();
         admin.list().await.unwrap();
         let before = proxy.connections();
-        for _ in 0..5 {
+        for _ in 0..20 {
             admin.list().await.unwrap();
         }
-        // The answer may come a little before the connection is free.
+        // The answer may come a little before the connection is free: then the next list makes another one, if there
+        // may be more.
         let made = proxy.connections() - before;
-        assert!(made <= 1, "{engine}: {made} connections for five lists");
+        assert!(made < 7, "{engine}: {made} connections for 20 lists");
         // There is one connection for both.
         let rowlock = Rowlock::builder().max_connections(2).connect(&url);
         let rowlock = rowlock.await.unwrap();

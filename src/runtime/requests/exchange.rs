@@ -1,5 +1,5 @@
-//! Exchanges: what frees something and what asks for something, in one batch. Under load a lane has both at any time, and together they need one round
-//! trip and one commit.
+//! Exchanges: what frees something and what asks for something, in one batch. Under load a lane has both at any time,
+//! and together they need one round trip and one commit.
 
 use std::fmt;
 use std::pin::Pin;

@@ -128,7 +128,8 @@ pub(super) fn size(params: &ClaimParams) -> usize {
     6 * (params.key.scope().len() + params.key.key().len()) + 2 * params.holder.len() + 512
 }
 
-/// The statements of claims, which follow a probe. `is_missing`: also new ones that have a record by now are asked for.
+/// The statements of claims, which follow a probe. `is_missing`: also new ones that have a record by now are asked
+/// for.
 pub(super) fn texts(new: &[&ClaimParams], again: &[&ClaimParams], is_missing: bool) -> Vec<String> {
     let asks = |of: &[&ClaimParams]| [quoted(&json::claims(of.iter().copied()))];
     let mut texts = Vec::new();

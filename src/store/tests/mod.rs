@@ -157,7 +157,6 @@ pub(crate) trait Place: Clone + Send + Sync + 'static {
 
     /// Whether a transaction that writes keeps all others from writing.
     const LOCKS_ALL: bool = false;
-
     /// How long a verb takes at least that waits for a locked row. (SQLite: that waits for the file twice.)
     const ROW_WAIT: Duration = Duration::from_millis(20);
 

@@ -3,8 +3,8 @@
 //! # Overview
 //!
 //! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per
-//! name, and sends each verb, or two that go together, as one statement. Operations that arrive meanwhile form the next batch. An operation
-//! alone leaves at once. Answers go to their callers [together](post).
+//! name, and sends each verb, or two that go together, as one statement. Operations that arrive meanwhile form the
+//! next batch. An operation alone leaves at once. Answers go to their callers [together](post).
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
 //! portions, one per batch. The statements of an attempt on its record arrive in order, even when one of them is put
