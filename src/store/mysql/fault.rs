@@ -26,7 +26,7 @@ pub(super) fn is_null(error: &sqlx::Error) -> bool {
     number(error) == Some(1048)
 }
 
-/// Whether somebody has ended the statement with KILL QUERY (`ER_QUERY_INTERRUPTED`).
+/// Whether KILL QUERY has ended the statement (`ER_QUERY_INTERRUPTED`).
 pub(super) fn is_interrupted(error: &sqlx::Error) -> bool {
     number(error) == Some(1317)
 }

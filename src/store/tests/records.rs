@@ -122,7 +122,7 @@ pub(crate) async fn an_exchange_of_records_answers_each_key_as_alone<P: Place>(p
         };
         assert!(row.expect("a record").has(outcome));
 
-        // With a key that was seen, one that has a record by now, and one of which nobody knows.
+        // One key whose record was seen, one that has a record by now, one without a record.
         let mixed = [again, claim(&fresh[0]), claim(&fresh[2])];
         let (ended, claimed) = client.conn.record_exchange(&ends, &mixed).await.unwrap();
         assert_eq!(ended, all, "a second sending finds the first");
@@ -140,7 +140,7 @@ pub(crate) async fn an_exchange_of_records_answers_each_key_as_alone<P: Place>(p
     }
 }
 
-/// Attempts end, and nobody begins one.
+/// In a quarantine ends are kept, and claims are refused.
 pub(crate) async fn in_a_quarantine_attempts_end_and_none_begins<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let running = client.begin(&["a", "c"]).await;
