@@ -3,6 +3,7 @@
 //!
 //! The server waits for the disk at each commit. The results are medians of several rounds.
 
+mod common;
 #[allow(dead_code, reason = "what one benchmark never needs, another one does")]
 mod figures;
 mod servers;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use common::Common;
 use figures::{median, table};
 use rowlock::{Begun, Engine, Error, Fingerprint, Idempotency, Outcome, Retry, Rowlock, Scope};
 use servers::Server;
@@ -24,16 +26,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Engines to measure.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "sqlite,postgres,mariadb,mysql"
-    )]
-    engines: Vec<Engine>,
-    /// The number of rounds. The result is their median.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    common: Common,
     /// Transactions of each kind, and replays, per round.
     #[arg(long, default_value_t = 4_000)]
     transactions: usize,
@@ -180,7 +174,7 @@ impl Bench {
     async fn rates(&self, arguments: &Arguments) -> Result<[f64; 3], Failure> {
         let mut rates: [Vec<f64>; 3] = Default::default();
         // One more round: the first round warms up, and does not count.
-        for round in 0..=arguments.rounds {
+        for round in 0..=arguments.common.rounds {
             for (rates, kind) in rates
                 .iter_mut()
                 .zip([Kind::Bare, Kind::Guarded, Kind::Replay])
@@ -297,7 +291,7 @@ async fn measure(
     };
     let [bare, guarded, replays] = full.rates(arguments).await?;
     // Each round has added its transactions, the first round too.
-    let added = i64::try_from((arguments.rounds + 1) * arguments.transactions)?;
+    let added = i64::try_from((arguments.common.rounds + 1) * arguments.transactions)?;
     let removed = before + added - records(&shop).await?;
     let mut row = vec![engine.name().to_owned()];
     row.extend(small.map(|rate| format!("{rate:.0}")));
@@ -328,12 +322,12 @@ async fn main() -> Result<(), Failure> {
         "replays, full / small",
         "cleaned",
     ]);
-    for engine in arguments.engines.clone() {
+    for engine in arguments.common.engines.clone() {
         measure(&arguments, engine, &mut rates).await?;
     }
     println!(
         "\nPer second, {} tasks (median of {} rounds of {}); full: {} records, {OLD} % of them past their time:\n\n{rates}",
-        arguments.tasks, arguments.rounds, arguments.transactions, arguments.records
+        arguments.tasks, arguments.common.rounds, arguments.transactions, arguments.records
     );
     Ok(())
 }

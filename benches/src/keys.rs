@@ -3,6 +3,7 @@
 //!
 //! The server waits for the disk at each commit. The results are medians of several rounds.
 
+mod common;
 mod figures;
 mod servers;
 mod shop;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use comfy_table::Table;
+use common::Common;
 use figures::{median, micros, table};
 use rowlock::{Begun, Engine, Fingerprint, Idempotency, Outcome, Rowlock, Scope};
 use servers::Server;
@@ -23,19 +25,11 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Engines to measure.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "sqlite,postgres,mariadb,mysql"
-    )]
-    engines: Vec<Engine>,
+    #[command(flatten)]
+    common: Common,
     /// Tasks that run at the same time.
     #[arg(long, value_delimiter = ',', default_value = "1,16,128")]
     tasks: Vec<u32>,
-    /// The number of rounds. The result is their median.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
     /// Seconds per round.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -146,7 +140,7 @@ async fn measure(arguments: &Arguments, engine: Engine, table: &mut Table) -> Re
     for tasks in &arguments.tasks {
         let mut rates: [Vec<f64>; 2] = Default::default();
         // One more round: the first round warms up, and does not count.
-        for round in 0..=arguments.rounds {
+        for round in 0..=arguments.common.rounds {
             for (rates, way) in rates.iter_mut().zip([Way::Naive, Way::Ours]) {
                 let began = Instant::now();
                 let count = bench.round(way, *tasks, span).await?;
@@ -182,12 +176,12 @@ async fn main() -> Result<(), Failure> {
         "naive ms",
         "rowlock ms",
     ]);
-    for engine in arguments.engines.clone() {
+    for engine in arguments.common.engines.clone() {
         measure(&arguments, engine, &mut rates).await?;
     }
     println!(
         "\nFresh keys per second, begun and completed, and the time of one (median of {} rounds):\n\n{rates}",
-        arguments.rounds
+        arguments.common.rounds
     );
     Ok(())
 }

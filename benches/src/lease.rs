@@ -2,6 +2,7 @@
 //! second. The results are medians of several rounds. The servers wait for the disk.
 
 mod bare;
+mod common;
 mod figures;
 mod servers;
 
@@ -13,6 +14,7 @@ use rowlock::{Engine, Rowlock};
 use uuid::Uuid;
 
 use bare::Bare;
+use common::Common;
 use figures::{median, micros, table};
 use servers::Server;
 
@@ -20,16 +22,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Engines to measure.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "sqlite,postgres,mariadb,mysql"
-    )]
-    engines: Vec<Engine>,
-    /// The number of rounds. The result is their median.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    common: Common,
     /// Operations per round, for the time of one operation.
     #[arg(long, default_value_t = 500)]
     operations: usize,
@@ -52,14 +46,14 @@ async fn main() -> Result<(), Failure> {
         "256 tasks",
         "256 tasks / best bare",
     ]);
-    for engine in &arguments.engines {
+    for engine in &arguments.common.engines {
         let server = Server::start(*engine)?;
         cost(&arguments, &server, &mut costs).await?;
         throughput(&arguments, &server, &mut pairs).await?;
     }
     println!(
         "\nThe cost of one uncontended operation, one task (median of {} rounds):\n",
-        arguments.rounds
+        arguments.common.rounds
     );
     println!(
         "{costs}\n\nOf these, handing an operation to rowlock's thread and its answer back takes {:.0} µs here.",
@@ -86,7 +80,7 @@ async fn hand_over(arguments: &Arguments) -> Result<f64, Failure> {
         Ok::<(), std::io::Error>(())
     });
     let mut figures = Vec::new();
-    for _ in 0..arguments.rounds {
+    for _ in 0..arguments.common.rounds {
         let mut spent = Duration::ZERO;
         for _ in 0..arguments.operations {
             // As between two operations, both threads have gone to sleep.
@@ -109,7 +103,7 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
     let lock = rowlock.lock("cost");
     let mut figures: [Vec<f64>; 5] = Default::default();
     // One more round: the first round warms up, and does not count.
-    for round in 0..=arguments.rounds {
+    for round in 0..=arguments.common.rounds {
         let mut spent = [Duration::ZERO; 5];
         // In turns, so that other load on the machine affects both.
         for _ in 0..count {
@@ -167,7 +161,7 @@ async fn throughput(
 ) -> Result<(), Failure> {
     let span = Duration::from_secs_f64(arguments.seconds);
     let mut figures: [Vec<f64>; 6] = Default::default();
-    for _ in 0..arguments.rounds {
+    for _ in 0..arguments.common.rounds {
         for (slot, connections) in [1, 16, 32].into_iter().enumerate() {
             figures[slot].push(bare_pairs(server, connections, span).await?);
         }

@@ -2,6 +2,7 @@
 //! one conflict in a hundred transactions. The results are medians of several rounds. The server waits for the disk at
 //! each commit.
 
+mod common;
 mod figures;
 mod servers;
 mod shop;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use comfy_table::Table;
+use common::Common;
 use figures::{median, micros, table};
 use rowlock::{Engine, Error, Held, Retry, Rowlock};
 use servers::Server;
@@ -19,16 +21,8 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Engines to measure.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "sqlite,postgres,mariadb,mysql"
-    )]
-    engines: Vec<Engine>,
-    /// The number of rounds. The result is their median.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[command(flatten)]
+    common: Common,
     /// Transactions of each kind per round.
     #[arg(long, default_value_t = 500)]
     transactions: usize,
@@ -127,13 +121,13 @@ async fn main() -> Result<(), Failure> {
         "optimistic",
         "ratio",
     ]);
-    for engine in &arguments.engines {
+    for engine in &arguments.common.engines {
         let server = Server::start(*engine)?;
         cost(&arguments, &server, &mut costs).await?;
     }
     println!(
         "\nA transaction of one update, one task (median of {} rounds of {}), 1 % of the optimistic ones in conflict:\n\n{costs}",
-        arguments.rounds, arguments.transactions
+        arguments.common.rounds, arguments.transactions
     );
     Ok(())
 }
@@ -148,7 +142,7 @@ async fn cost(arguments: &Arguments, server: &Server, table: &mut Table) -> Resu
         .await?;
     let mut figures: [Vec<f64>; 4] = Default::default();
     // One more round: the first round warms up, and does not count.
-    for round in 0..=arguments.rounds {
+    for round in 0..=arguments.common.rounds {
         let mut spent = [Duration::ZERO; 4];
         // In turns, so that other load on the machine affects all kinds.
         for number in 0..arguments.transactions {

@@ -2,6 +2,7 @@
 -- Times are UTC. DDL commits by itself here: each statement can run again.
 -- The queue of the name: waiters is how many rows rowlock_waiter has, next_position the next one to give; all
 -- waiters are after passed.
+-- Before reclaim_at no permit of the name ends of itself; docs/internals/permits.md.
 -- Until paused_until nobody is granted the name; docs/internals/locks.md, "A pause". 9999-12-31: until it is resumed.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name          varbinary(288) NOT NULL PRIMARY KEY,
@@ -17,6 +18,7 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     capacity      bigint         NOT NULL DEFAULT 0,
     used          bigint         NOT NULL DEFAULT 0,
     weight        bigint         NOT NULL DEFAULT 0,
+    reclaim_at    datetime(6),
     paused_until  datetime(6),
     paused_by     varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     paused_why    varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
@@ -55,7 +57,8 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
     holder     varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     joined_at  datetime(6)    NOT NULL,
     weight     bigint         NOT NULL DEFAULT 0,
-    PRIMARY KEY (name, position)
+    PRIMARY KEY (name, position),
+    UNIQUE KEY rowlock_waiter_grant (grant_id)
 ) ENGINE = InnoDB;
 
 -- What the owner of a waiter holds while it waits: one row per grant; docs/internals/queue.md, "Deadlocks". A row

@@ -1,4 +1,5 @@
 -- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
+-- Before reclaim_at no permit of the name ends of itself; docs/internals/permits.md.
 -- Until paused_until nobody is granted the name; docs/internals/locks.md, "A pause". 9999-12-31: until it is resumed.
 -- expires_at has no index and the pages are half empty on purpose: every grant,
 -- renewal and release then stays on its page (a HOT update).
@@ -17,6 +18,7 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     capacity      bigint       NOT NULL DEFAULT 0,
     used          bigint       NOT NULL DEFAULT 0,
     weight        bigint       NOT NULL DEFAULT 0,
+    reclaim_at    timestamptz,
     paused_until  timestamptz,
     paused_by     text,
     paused_why    text,
@@ -60,6 +62,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
     weight     bigint      NOT NULL DEFAULT 0,
     PRIMARY KEY (name, position)
 );
+CREATE UNIQUE INDEX IF NOT EXISTS rowlock_waiter_grant ON rowlock_waiter (grant_id);
 
 -- What the owner of a waiter holds while it waits: one row per grant; docs/internals/queue.md, "Deadlocks". A row
 -- whose waiter is gone means nothing.

@@ -1,5 +1,6 @@
 -- One row per lock name. The row is the lock; docs/internals/locks.md, "One row".
 -- Times are microseconds since 1970-01-01 UTC.
+-- Before reclaim_at no permit of the name ends of itself; docs/internals/permits.md.
 -- Until paused_until nobody is granted the name; docs/internals/locks.md, "A pause". 9999-12-31: until it is resumed.
 CREATE TABLE IF NOT EXISTS rowlock_lock (
     name        BLOB    NOT NULL PRIMARY KEY,
@@ -15,6 +16,7 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     capacity      INTEGER NOT NULL DEFAULT 0,
     used          INTEGER NOT NULL DEFAULT 0,
     weight        INTEGER NOT NULL DEFAULT 0,
+    reclaim_at    INTEGER,
     paused_until  INTEGER,
     paused_by     TEXT,
     paused_why    TEXT,
@@ -56,6 +58,7 @@ CREATE TABLE IF NOT EXISTS rowlock_waiter (
     weight     INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (name, position)
 ) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS rowlock_waiter_grant ON rowlock_waiter (grant_id);
 
 -- What the owner of a waiter holds while it waits: one row per grant; docs/internals/queue.md, "Deadlocks". A row
 -- whose waiter is gone means nothing.

@@ -81,8 +81,8 @@ impl<V: Verb> VerbBatch<V> {
         gathered
     }
 
-    /// The asks of its tasks.
-    pub(crate) fn asks<A: Clone>(&self, of: impl Fn(&V) -> &A) -> Vec<A> {
+    /// The parameters of its tasks.
+    pub(crate) fn params<A: Clone>(&self, of: impl Fn(&V) -> &A) -> Vec<A> {
         let all = self.firsts.iter().map(|task| of(&task.verb));
         all.cloned().collect()
     }

@@ -16,12 +16,12 @@ use crate::store::verbs::fault::Fault;
 
 /// What verbs share: releases and acquires, from so many on; ends of attempts and claims, always.
 pub(crate) fn shared(leases_from: usize) -> [SharedBatch; 2] {
-    [of::<OfLeases>(leases_from), of::<OfRecords>(0)]
+    [of::<LeasePair>(leases_from), of::<RecordPair>(0)]
 }
 
 fn of<P: Pair>(from: usize) -> SharedBatch {
     SharedBatch {
-        ranks: [P::Frees::RANK, P::Asks::RANK],
+        ranks: [P::Ends::RANK, P::Begins::RANK],
         from,
         empty: Exchange::<P>::empty,
     }
@@ -29,8 +29,8 @@ fn of<P: Pair>(from: usize) -> SharedBatch {
 
 /// Two verbs with one statement for both.
 pub(crate) trait Pair: fmt::Debug + Sized + 'static {
-    type Frees: Verb;
-    type Asks: Verb;
+    type Ends: Verb;
+    type Begins: Verb;
 
     /// The name of that statement in the metrics.
     const NAME: &'static str;
@@ -44,42 +44,42 @@ pub(crate) trait Pair: fmt::Debug + Sized + 'static {
 
 /// Releases and acquires.
 #[derive(Debug)]
-pub(crate) struct OfLeases;
+pub(crate) struct LeasePair;
 
-impl Pair for OfLeases {
-    type Frees = Release;
-    type Asks = Take;
+impl Pair for LeasePair {
+    type Ends = Release;
+    type Begins = Take;
 
     const NAME: &'static str = "exchange";
 
     const MUST_LAST: bool = true;
 
     async fn send(both: &mut Exchange<Self>, store: &mut dyn Store) -> Result<(), Fault> {
-        let Exchange { frees, asks } = both;
-        let released = frees.asks(|release| &release.params);
-        let taken = asks.asks(|take| &take.params);
-        (frees.outcomes, asks.outcomes) = store.lease_exchange(&released, &taken).await?;
+        let Exchange { ends, begins } = both;
+        let released = ends.params(|release| &release.params);
+        let taken = begins.params(|take| &take.params);
+        (ends.outcomes, begins.outcomes) = store.lease_exchange(&released, &taken).await?;
         Ok(())
     }
 }
 
 /// Ends of attempts, and claims.
 #[derive(Debug)]
-pub(crate) struct OfRecords;
+pub(crate) struct RecordPair;
 
-impl Pair for OfRecords {
-    type Frees = Finish;
-    type Asks = Claim;
+impl Pair for RecordPair {
+    type Ends = Finish;
+    type Begins = Claim;
 
     const NAME: &'static str = "record_exchange";
 
     const MUST_LAST: bool = false;
 
     async fn send(both: &mut Exchange<Self>, store: &mut dyn Store) -> Result<(), Fault> {
-        let Exchange { frees, asks } = both;
-        let ended = frees.asks(|finish| &finish.params);
-        let claimed = asks.asks(|claim| &claim.params);
-        (frees.outcomes, asks.outcomes) = store.record_exchange(&ended, &claimed).await?;
+        let Exchange { ends, begins } = both;
+        let ended = ends.params(|finish| &finish.params);
+        let claimed = begins.params(|claim| &claim.params);
+        (ends.outcomes, begins.outcomes) = store.record_exchange(&ended, &claimed).await?;
         Ok(())
     }
 }
@@ -87,64 +87,64 @@ impl Pair for OfRecords {
 /// A batch of two verbs. Their subjects differ.
 #[derive(Debug)]
 pub(crate) struct Exchange<P: Pair> {
-    frees: VerbBatch<P::Frees>,
-    asks: VerbBatch<P::Asks>,
+    ends: VerbBatch<P::Ends>,
+    begins: VerbBatch<P::Begins>,
 }
 
 impl<P: Pair> Exchange<P> {
     /// An empty batch, which jobs of both verbs join.
     pub(crate) fn empty() -> Box<dyn Batch> {
         Box::new(Self {
-            frees: VerbBatch::none(),
-            asks: VerbBatch::none(),
+            ends: VerbBatch::none(),
+            begins: VerbBatch::none(),
         })
     }
 
     fn has_both(&self) -> bool {
-        !self.frees.firsts.is_empty() && !self.asks.firsts.is_empty()
+        !self.ends.firsts.is_empty() && !self.begins.firsts.is_empty()
     }
 
     async fn send(&mut self, store: &mut dyn Store) -> Result<(), Fault> {
         if self.has_both() {
             P::send(self, store).await
-        } else if self.asks.firsts.is_empty() {
-            self.frees.on(store).await
+        } else if self.begins.firsts.is_empty() {
+            self.ends.on(store).await
         } else {
-            self.asks.on(store).await
+            self.begins.on(store).await
         }
     }
 }
 
 impl<P: Pair> Batch for Exchange<P> {
     fn join(&mut self, job: Job) -> Option<Job> {
-        let job = self.frees.join(job)?;
-        self.asks.join(job)
+        let job = self.ends.join(job)?;
+        self.begins.join(job)
     }
 
     fn rank(&self) -> Rank {
-        P::Asks::RANK
+        P::Begins::RANK
     }
 
     fn told(&self) -> (&'static str, usize) {
-        let ((freeing, frees), (asking, asks)) = (self.frees.told(), self.asks.told());
-        let name = match (frees, asks) {
-            (_, 0) => freeing,
-            (0, _) => asking,
+        let ((ending, ends), (beginning, begins)) = (self.ends.told(), self.begins.told());
+        let name = match (ends, begins) {
+            (_, 0) => ending,
+            (0, _) => beginning,
             _ => P::NAME,
         };
-        (name, frees + asks)
+        (name, ends + begins)
     }
 
     fn settle(self: Box<Self>, answered: AnswerTime) -> Vec<Next> {
-        let mut next = Box::new(self.frees).settle(answered);
-        next.extend(Box::new(self.asks).settle(answered));
+        let mut next = Box::new(self.ends).settle(answered);
+        next.extend(Box::new(self.begins).settle(answered));
         next
     }
 
     fn into_jobs(self: Box<Self>) -> (Vec<Job>, Vec<Job>) {
-        let (mut jobs, mut followers) = Box::new(self.frees).into_jobs();
-        let (asks, others) = Box::new(self.asks).into_jobs();
-        jobs.extend(asks);
+        let (mut jobs, mut followers) = Box::new(self.ends).into_jobs();
+        let (begins, others) = Box::new(self.begins).into_jobs();
+        jobs.extend(begins);
         followers.extend(others);
         (jobs, followers)
     }

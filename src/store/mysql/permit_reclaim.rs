@@ -22,18 +22,22 @@ macro_rules! permits {
 pub(super) use permits;
 
 /// Whether reclaiming would help, if `@rl_short`: a permit has ended, or is gone (the cleaner or a person has removed
-/// it).
+/// it). Otherwise it is noted until when none can end: so long, the next one who finds too little room reads no
+/// permit. A session may end at any time: nothing is noted while a permit belongs to one.
 macro_rules! see_dead {
     () => {
         concat!(
             "\
+SET @rl_short = @rl_short AND NOT @rl_looked;
 SELECT @rl_short AND (COALESCE(SUM(l.grant_id IS NULL OR ",
             row_ends!(),
             " <= SYSDATE(6)), 0) > 0
-                OR COALESCE(SUM(l.weight), 0) <> @rl_used)
-  INTO @rl_dead FROM ",
+                OR COALESCE(SUM(l.weight), 0) <> @rl_used), IF(COUNT(l.session_id) = 0, MIN(l.expires_at), NULL)
+  INTO @rl_dead, @rl_first_end FROM ",
             permits!(),
             " AND @rl_short;
+UPDATE rowlock_lock SET reclaim_at = LEAST(CAST(@rl_first_end AS DATETIME(6)), CAST(@rl_soonest AS DATETIME(6)))
+  WHERE name = {name} AND @rl_short AND NOT @rl_dead AND @rl_first_end IS NOT NULL;
 "
         )
     };

@@ -19,12 +19,13 @@ use super::permit_reclaim::{Literals, RECLAIM, of_name, permits, see_dead};
 use super::queue::row_with;
 use super::row_wait::wait;
 use super::statement::{hex, text, with};
+use crate::model::bounds::MIN_TTL;
 use crate::model::{Name, Share};
 use crate::store::verbs::permit::{MOST, WeighParams};
 use crate::store::verbs::queue::{JoinParams, PassParams, PassWhy, WINDOW};
 use crate::store::verbs::time::to_micros;
 
-/// Locks the row of the name.
+/// Locks the row of the name. From `@rl_soonest` on, a lease can end that begins or is renewed after this.
 const LOCK: &str = concat!(
     wait!(),
     " MAX(waiters), MAX(next_position), MAX(passed), MAX(capacity), MAX(used), MAX(fence),
@@ -32,9 +33,10 @@ const LOCK: &str = concat!(
     may_grant!(),
     " AND ",
     none_paused!(),
-    ", NULL, NULL, NULL, NULL
+    ", COALESCE(MAX(reclaim_at > SYSDATE(6)), FALSE), MAX(SYSDATE(6) + INTERVAL {shortest} MICROSECOND),
+       NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_position, @rl_passed, @rl_capacity, @rl_used, @rl_fence,
-       @rl_go, @rl_may, @rl_weight, @rl_own_fence, @rl_mine, @rl_live
+       @rl_go, @rl_may, @rl_looked, @rl_soonest, @rl_weight, @rl_own_fence, @rl_mine, @rl_live
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
 "
 );
@@ -93,6 +95,12 @@ UPDATE rowlock_lock
        CAST(COALESCE(@rl_had, IF(@rl_queue, @rl_position, NULL)) AS SIGNED) AS queued_at"
     )
 );
+
+/// The permits are counted, whoever has looked at them just now: one may have been freed with its session, or removed
+/// by hand.
+const RECOUNT: &str = "\
+SET @rl_looked = FALSE;
+";
 
 /// The permit of the ask ends.
 const END: &str = "\
@@ -258,6 +266,7 @@ fn of_text(name: &Name, grant_id: Option<Uuid>, reclaim: Reclaim) -> Literals {
         "may_reclaim",
         u8::from(reclaim == Reclaim::Later).to_string(),
     ));
+    literals.push(("shortest", to_micros(MIN_TTL).to_string()));
     literals.push(("window", to_micros(WINDOW).to_string()));
     literals.push(("most_next", MOST.to_string()));
     literals
@@ -294,7 +303,7 @@ pub(super) fn pass_text(params: &PassParams, reclaim: Reclaim, most: usize) -> S
         PassWhy::Ended(_) | PassWhy::Left { .. } => OWN_FIRST,
     };
     let (own, end, find, leave) = match params.why {
-        PassWhy::Orphaned => ("", "", "", ""),
+        PassWhy::Orphaned => (RECOUNT, "", "", ""),
         PassWhy::Ended(_) => (OWN, END, "", ""),
         PassWhy::Left { at: Some(at), .. } => {
             literals.push(("left", at.to_string()));

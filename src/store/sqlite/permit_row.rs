@@ -6,14 +6,18 @@ use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use super::grant_rule::next_fence;
+use super::lock_row::row_ends;
 use super::quarantine::is_quarantined;
 use super::waiter;
+use crate::model::bounds::MIN_TTL;
 use crate::model::{Kind, Name};
 use crate::store::verbs::permit::MOST;
 use crate::store::verbs::queue::EndedGrant;
+use crate::store::verbs::time::to_micros;
 
 const STATE: &str = "
-SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us, coalesce(l.paused_until > now.us, FALSE)
+SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us, coalesce(l.paused_until > now.us, FALSE),
+       coalesce(l.reclaim_at > now.us, FALSE)
 FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE l.name = ?1";
 
@@ -42,14 +46,16 @@ const MAKE: &str = "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id, capacity, weight)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
-/// Whether a permit has ended.
-const DEAD: &str = "
-SELECT EXISTS (
-    SELECT 1 FROM rowlock_lock p
-    WHERE p.name > ?1 AND p.name < ?2
-      AND (p.grant_id IS NULL OR p.expires_at <= ?3
-           OR (p.session_id IS NOT NULL AND NOT EXISTS (
-               SELECT 1 FROM rowlock_session s WHERE s.id = p.session_id AND s.expires_at > ?3))))";
+/// When the first permit ends, and whether one belongs to a session: that may end at any time.
+const FIRST_END: &str = concat!(
+    "
+SELECT min(iif(l.grant_id IS NULL, 0, ",
+    row_ends!(),
+    ")), max(l.session_id) IS NOT NULL FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name > ?1 AND l.name < ?2"
+);
+
+const NONE_ENDS: &str = "UPDATE rowlock_lock SET reclaim_at = ?2 WHERE name = ?1";
 
 /// Ends the sessions of permits that have expired: no renewal in flight revives them.
 const END_SESSIONS: &str = "
@@ -81,6 +87,7 @@ pub(super) struct PermitName<'a> {
     pub(super) passed: i64,
     pub(super) now: i64,
     is_paused: bool,
+    /// Its permits need no look: none has ended, or it was reclaimed just now.
     is_reclaimed: bool,
 }
 
@@ -112,7 +119,7 @@ impl<'a> PermitName<'a> {
             passed: row.try_get(4)?,
             now: row.try_get(5)?,
             is_paused: row.try_get(6)?,
-            is_reclaimed: false,
+            is_reclaimed: row.try_get(7)?,
         }))
     }
 
@@ -164,9 +171,16 @@ impl<'a> PermitName<'a> {
     pub(super) async fn fits(&mut self, more: i64) -> Result<bool, sqlx::Error> {
         if self.used + more > self.capacity && !self.is_reclaimed {
             let (after, before) = permits_of(self.name);
-            let dead = sqlx::query_scalar(DEAD).bind(after).bind(before);
-            if dead.bind(self.now).fetch_one(&mut *self.conn).await? {
+            let first = sqlx::query_as(FIRST_END).bind(after).bind(before);
+            let first: (Option<i64>, bool) = first.fetch_one(&mut *self.conn).await?;
+            let (first_end, in_session) = (first.0.unwrap_or(i64::MAX), first.1);
+            if first_end <= self.now {
                 self.reclaim().await?;
+            } else if !in_session {
+                // A grant or a renewal from now on ends later than the shortest lease that begins now.
+                let none_before = first_end.min(self.now + to_micros(MIN_TTL));
+                let note = sqlx::query(NONE_ENDS).bind(self.name.as_bytes());
+                note.bind(none_before).execute(&mut *self.conn).await?;
             }
             self.is_reclaimed = true;
         }

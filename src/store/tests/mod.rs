@@ -300,7 +300,7 @@ impl<P: Place> Client<P> {
     /// Lets every grant expire.
     pub(crate) async fn expire_grants(&mut self) {
         let sql = format!(
-            "UPDATE rowlock_lock SET expires_at = {} WHERE grant_id IS NOT NULL",
+            "UPDATE rowlock_lock SET reclaim_at = NULL, expires_at = CASE WHEN grant_id IS NOT NULL THEN {} END",
             P::AGO
         );
         self.run(&sql).await;

@@ -7,6 +7,7 @@ mod etcd;
 mod etcd_api;
 mod patience;
 mod redis;
+mod redisson;
 mod rowlock;
 mod zookeeper;
 
@@ -39,6 +40,7 @@ pub(crate) enum Means {
     Advisory,
     Redis,
     Rslock,
+    Redisson,
     Etcd,
     ZooKeeper,
     /// In a program of its own, whose path is given.
@@ -97,6 +99,13 @@ pub(crate) const ENTRIES: &[Entry] = &[
     entry("redis-always", Means::Redis, Place::RedisAlways, ALWAYS),
     entry("rslock", Means::Rslock, Place::Redis, MEMORY),
     entry("rslock-always", Means::Rslock, Place::RedisAlways, ALWAYS),
+    entry("redisson", Means::Redisson, Place::Redis, MEMORY),
+    entry(
+        "redisson-always",
+        Means::Redisson,
+        Place::RedisAlways,
+        ALWAYS,
+    ),
     entry(
         "etcd",
         Means::Etcd,
@@ -194,6 +203,7 @@ pub(crate) async fn connect(orders: &Orders) -> Result<Arc<dyn Contender>, Failu
         Means::Advisory => Arc::new(advisory::Client::connect(url, orders.connections()).await?),
         Means::Redis => Arc::new(redis::Client::connect(url).await?),
         Means::Rslock => Arc::new(redis::Rslock::connect(url)?),
+        Means::Redisson => Arc::new(redisson::Client::connect(url).await?),
         Means::Etcd => Arc::new(etcd::Client::connect(url, orders.process).await?),
         Means::ZooKeeper => Arc::new(zookeeper::Client::connect(url).await?),
         Means::Before | Means::Floor | Means::DistributedLock => {

@@ -231,3 +231,81 @@ pub(crate) async fn a_session_ends_with_all_its_permits<P: Place>(place: &P) {
         assert_eq!(reclaims.await.unwrap(), FreeOutcome::Released);
     }
 }
+
+/// How many rows of names have a time before which none of their permits is looked at.
+const NOTED: &str = "SELECT count(*) FROM rowlock_lock WHERE reclaim_at IS NOT NULL";
+
+/// A name whose note is later than the end of a permit.
+const TOO_LATE: &str = "
+SELECT count(*) FROM rowlock_lock k JOIN rowlock_lock p ON p.weight > 0 AND p.expires_at < k.reclaim_at";
+
+/// One look is enough for all who find the name full until a permit can end of itself.
+pub(crate) async fn a_full_name_is_looked_at_once_for_a_while<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let in_a_minute = P::AGO.replace(" - ", " + ");
+    let later = format!("UPDATE rowlock_lock SET reclaim_at = {in_a_minute}");
+    let [first, second] = [client.permit(TWO, 1).await, client.permit(TWO, 1).await];
+    assert_eq!(P::numbers(&mut client.conn, NOTED).await, [0]);
+    let waits = client.waits(TWO, 1).await;
+    assert_eq!(P::numbers(&mut client.conn, NOTED).await, [1]);
+    assert_eq!(client.passes(waits.leaves()).await, PassOutcome::NOTHING);
+    // The permits are not read: one has ended, and nobody sees it.
+    client.expire_permit(&first).await;
+    client.run(&later).await;
+    let waits = client.waits(TWO, 1).await;
+    // Who finds the name orphaned, counts.
+    let granted = waits.params.join.grant_id;
+    assert_eq!(client.passes(PassWhy::Orphaned).await, granted_to(granted));
+    assert_eq!(client.releases(&first).await, FreeOutcome::Superseded);
+    // The time is over.
+    client.expire_permit(&second).await;
+    let _ = client.permit(TWO, 1).await;
+    assert_eq!(client.used().await, [2, 2]);
+    client.check().await;
+}
+
+/// Even of a lease that is shorter than any that a caller may ask for.
+pub(crate) async fn a_full_name_is_looked_at_again_when_a_permit_ends<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    loop {
+        let mut short = client.asks(TWO, 2, false);
+        short.join.ttl = Duration::from_millis(50);
+        let joined = client.joins_permits(&short).await;
+        assert!(matches!(joined, JoinOutcome::Granted { .. }), "{joined:?}");
+        let waits = client.asks(TWO, 1, false);
+        let joined = client.joins_permits(&waits).await;
+        if matches!(joined, JoinOutcome::Queued { .. }) {
+            break;
+        }
+        // It had ended already: this machine is slow.
+        client.run("DELETE FROM rowlock_lock").await;
+    }
+    assert_eq!(P::numbers(&mut client.conn, NOTED).await, [1]);
+    assert_eq!(P::numbers(&mut client.conn, TOO_LATE).await, [0]);
+}
+
+/// A session may be ended at any time, and then its permits are free at once.
+pub(crate) async fn a_full_name_with_permits_of_a_session_is_looked_at_each_time<P: Place>(
+    place: &P,
+) {
+    let (mut closes, mut client) = (Client::new(place).await, Client::new(place).await);
+    let _ = closes.permit_in_session(TWO, 1).await;
+    let _ = client.permit(TWO, 1).await;
+    let full = PermitParams {
+        join: JoinParams {
+            most: 0,
+            ..client.ask("a")
+        },
+        ..client.asks(TWO, 1, false)
+    };
+    let joined = client.joins_permits(&full).await;
+    assert!(matches!(joined, JoinOutcome::Full(_)), "{joined:?}");
+    assert_eq!(P::numbers(&mut client.conn, NOTED).await, [0]);
+    assert_eq!(
+        closes.conn.session_end(closes.session).await.unwrap(),
+        1,
+        "its permit is freed"
+    );
+    let _ = client.permit(TWO, 1).await;
+    client.check().await;
+}

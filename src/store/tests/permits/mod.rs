@@ -165,7 +165,7 @@ pub(super) fn waits_on(looked: &LookOutcome) -> bool {
 }
 
 impl<P: Place> Client<P> {
-    /// Lets a permit expire.
+    /// Lets a permit expire, and the time go by in which none ended of itself.
     pub(super) async fn expire_permit(&mut self, permit: &Asked) {
         let sql = format!(
             "UPDATE rowlock_lock SET expires_at = {} WHERE weight > 0 AND fence = {}",
@@ -173,5 +173,7 @@ impl<P: Place> Client<P> {
             permit.number
         );
         self.run(&sql).await;
+        self.run("UPDATE rowlock_lock SET reclaim_at = NULL WHERE weight = 0")
+            .await;
     }
 }
