@@ -38,7 +38,7 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "1,16,256")]
     tasks: Vec<u32>,
     /// How many permits a full semaphore has, and how many wait.
-    #[arg(long, value_delimiter = ',', default_value = "10,1000,10000")]
+    #[arg(long, value_delimiter = ',', default_value = "10,1000,9000")]
     lengths: Vec<u32>,
     /// Tries on a full semaphore, and places in a queue, of each length.
     #[arg(long, default_value_t = 300)]
@@ -58,7 +58,7 @@ const GIVE_BACK: &str = "UPDATE bench_semaphore SET used = used - 1 WHERE name =
 enum Way {
     Tokio(Arc<tokio::sync::Semaphore>),
     Bare(Shop),
-    Ours(Semaphore),
+    Ours(Arc<Semaphore>),
 }
 
 impl Way {
@@ -133,7 +133,9 @@ async fn pairs(
         let ways = [
             Way::Tokio(permits),
             Way::Bare(shop.clone()),
-            Way::Ours(client.semaphore(format!("pairs {capacity}"), capacity)),
+            Way::Ours(Arc::new(
+                client.semaphore(format!("pairs {capacity}"), capacity),
+            )),
         ];
         for &tasks in &arguments.tasks {
             let mut rates: [Vec<f64>; 3] = Default::default();
@@ -199,30 +201,27 @@ async fn place(arguments: &Arguments, client: &Rowlock, waiters: u32) -> Result<
     let semaphore = client.semaphore(name.clone(), 1);
     let held = semaphore.acquire().await?;
     let mut waiting = JoinSet::new();
-    let mut join = |count: u32| {
+    let mut join = async |count: u32, until: u32| {
         for _ in 0..count {
             let semaphore = semaphore.clone();
             waiting.spawn(async move { semaphore.acquire().await.map(drop) });
         }
+        while client.admin().name(&*name).await?.map(|name| name.waiters) != Some(until) {
+            if let Some(ended) = waiting.try_join_next() {
+                ended??;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok::<_, Failure>(())
     };
-    join(waiters);
-    until_wait(client, &name, waiters).await?;
+    join(waiters, waiters).await?;
     let began = Instant::now();
-    join(arguments.tries);
-    until_wait(client, &name, waiters + arguments.tries).await?;
+    join(arguments.tries, waiters + arguments.tries).await?;
     let time = micros(began.elapsed(), usize::try_from(arguments.tries)?);
     waiting.abort_all();
-    until_wait(client, &name, 0).await?;
+    while waiting.join_next().await.is_some() {}
     held.release().await?;
     Ok(time)
-}
-
-/// Waits until so many wait.
-async fn until_wait(client: &Rowlock, name: &str, waiters: u32) -> Result<(), Failure> {
-    while client.admin().name(name).await?.map(|name| name.waiters) != Some(waiters) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    Ok(())
 }
 
 #[tokio::main]

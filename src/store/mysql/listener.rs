@@ -12,8 +12,9 @@
 //! each wake begins when the next sleep does, and another one comes a little later. A wake that comes when the next
 //! statement has begun, and does not sleep yet, ends that statement with an error.
 //!
-//! Nobody listens on MariaDB. If a second KILL QUERY comes while the sleeper wakes up, each of both threads waits for
-//! a mutex of the other one, for up to two seconds. One mutex is that of all sleeps of the server (seen on 10.11).
+//! On MariaDB the connection does not sleep, but waits for a transaction that no server has. If two of MariaDB's KILL
+//! QUERY meet a SLEEP, its thread and theirs wait for each other for up to two seconds, with a mutex of all sleeps of
+//! the server (seen on 10.11).
 
 use std::time::Duration;
 
@@ -58,6 +59,10 @@ WHERE l.name = ? ORDER BY w.position LIMIT 1"
 /// How long one sleep lasts. The server ends the sleep of a connection that is gone sooner.
 const SLEEP: &str = "SELECT CAST(SLEEP(10) AS SIGNED)";
 
+/// A sleep on MariaDB: the wait for the last transaction of the last replication domain.
+const WAIT: &str =
+    "SELECT CAST(MASTER_GTID_WAIT('4294967295-1-18446744073709551615', 10) AS SIGNED)";
+
 /// Keeps the sleeps out of the log of slow statements.
 const NEVER_SLOW: &str = "SET SESSION long_query_time = 31536000";
 
@@ -65,21 +70,21 @@ const NEVER_SLOW: &str = "SET SESSION long_query_time = 31536000";
 const CLOSING: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Sleeper(MySqlConnection);
+struct Sleeper {
+    conn: MySqlConnection,
+    sleep: &'static str,
+}
 
-/// Listens for a session, on this connection; `None`: not on this server.
+/// Listens for a session, on this connection.
 pub(super) async fn listen(
     mut conn: MySqlConnection,
     session: Uuid,
-) -> Result<Option<Box<dyn Listener>>, Fault> {
+) -> Result<Box<dyn Listener>, Fault> {
     let id = session.simple();
     let lock = format!("{NEVER_SLOW}; SELECT CAST(GET_LOCK('rowlock_{id}', 1) AS SIGNED)");
     // The connection before this one, if the server has not seen yet that it is gone.
     let before = read_alone(&mut conn, &of_session(session)).await?;
-    if before[0].try_get(1)? {
-        let _ = conn.close().await;
-        return Ok(None);
-    }
+    let sleep = if before[0].try_get(1)? { WAIT } else { SLEEP };
     if let Some(before) = listener(before.first())? {
         let end = sqlx::raw_sql(AssertSqlSafe(kill(&before.to_string())));
         let _ = end.execute(&mut conn).await;
@@ -91,7 +96,7 @@ pub(super) async fn listen(
         let why = "another connection listens for the session";
         return Err(Fault::said(FaultKind::LockTimeout, why));
     }
-    Ok(Some(Box::new(Sleeper(conn))))
+    Ok(Box::new(Sleeper { conn, sleep }))
 }
 
 /// Reads the connection that listens for a session; and whether the server is MariaDB.
@@ -149,7 +154,7 @@ const NOT_WOKEN: &str = "a client that waits was not woken: it looks by itself";
 impl Listener for Sleeper {
     async fn next(&mut self) -> Result<News, Fault> {
         loop {
-            let slept = sqlx::raw_sql(SLEEP).fetch_one(&mut self.0).await;
+            let slept = sqlx::raw_sql(self.sleep).fetch_one(&mut self.conn).await;
             if slept.as_ref().is_err_and(is_interrupted) || slept?.try_get::<i64, _>(0)? == 1 {
                 return Ok(News::Woken);
             }
@@ -163,8 +168,8 @@ impl Listener for Sleeper {
     async fn close(mut self: Box<Self>) {
         // (The end of the sleep comes first.)
         let ended = async {
-            let _ = self.0.ping().await;
-            let _ = self.0.close().await;
+            let _ = self.conn.ping().await;
+            let _ = self.conn.close().await;
         };
         let _ = timeout(CLOSING, ended).await;
     }

@@ -341,19 +341,12 @@ macro_rules! on_both {
             use super::*;
             queue_cases!(Database::new("ROWLOCK_TEST_MYSQL_URL"));
             $(on_both! { @"ROWLOCK_TEST_MYSQL_URL" $case })+
-            on_both! { @"ROWLOCK_TEST_MYSQL_URL" whoever_waits_is_woken }
-            on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_listener_takes_the_place_of_the_one_before }
-            on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_name_is_passed_on_to_who_does_not_listen }
-            on_both! { @"ROWLOCK_TEST_MYSQL_URL" every_wake_of_many_is_heard }
-            on_both! { @"ROWLOCK_TEST_MYSQL_URL" nobody_is_woken_without_a_session }
-            on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_wake_that_fails_takes_nothing_back }
             on_both! { @"ROWLOCK_TEST_MYSQL_URL" a_sleep_is_no_slow_statement }
         }
         mod on_mariadb {
             use super::*;
             queue_cases!(Database::new("ROWLOCK_TEST_MARIADB_URL"));
             $(on_both! { @"ROWLOCK_TEST_MARIADB_URL" $case })+
-            on_both! { @"ROWLOCK_TEST_MARIADB_URL" nobody_listens }
         }
     };
     (@$variable:literal $case:ident) => {
@@ -370,6 +363,12 @@ use permits::*;
 use stress::waiters_that_die_and_ask_twice_keep_the_queue_in_order;
 
 on_both! {
+    whoever_waits_is_woken
+    a_listener_takes_the_place_of_the_one_before
+    a_name_is_passed_on_to_who_does_not_listen
+    every_wake_of_many_is_heard
+    nobody_is_woken_without_a_session
+    a_wake_that_fails_takes_nothing_back
     a_second_sending_waits_for_the_first
     a_release_that_waits_for_a_join_sees_its_waiter
     a_second_confirm_moves_no_expiry_back

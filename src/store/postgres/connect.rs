@@ -60,7 +60,7 @@ const STATEMENTS: usize = 100;
 /// is made once. Otherwise the server plans anew for each small batch: it takes ten rows for the usual number. No verb
 /// looks a row up twice, so a plan that remembers rows (PostgreSQL 14) only costs time. With `exit_on_error`, a
 /// database without tables would end the session.
-const BY_KEY: &str = "SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
+pub(super) const BY_KEY: &str = "SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
                       SELECT set_config('enable_memoize', 'off', false) WHERE current_setting('enable_memoize', true) IS NOT NULL";
 
 /// The options of rowlock's own connections.

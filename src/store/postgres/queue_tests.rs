@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
 use crate::model::FaultKind;
+use crate::store::postgres::connect::BY_KEY;
 use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
@@ -47,8 +48,11 @@ impl Place for Schema {
         "(extract(epoch FROM clock_timestamp() - interval '11 days') * 1000000)::bigint";
     const LOCK: &'static str = "BEGIN; SELECT * FROM rowlock_lock FOR SHARE";
 
+    /// As a client's own connection.
     async fn connect(&self) -> PgConnection {
-        self.0.connect().await.unwrap()
+        let mut conn = self.0.connect().await.unwrap();
+        Self::run(&mut conn, BY_KEY).await;
+        conn
     }
 
     async fn run(conn: &mut PgConnection, sql: &str) {
