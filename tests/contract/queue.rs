@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use rowlock::{Busy, Error, Held, Rowlock};
+use rowlock::{Busy, Engine, Error, Held, Rowlock};
 use rowlock_test::{
     Db, eventually, join, join_with, on_every_engine, queue_is, release, take, turns, waiters,
 };
+
+use uuid::Uuid;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -38,9 +40,14 @@ async fn add_silent_waiter(db: &Db, name: &str) {
         "UPDATE rowlock_lock SET waiters = waiters + 1, next_position = next_position + 1 WHERE name = {name}"
     );
     assert_eq!(tx.execute(&joined).await.unwrap(), 1);
+    let grant = Uuid::new_v4().simple();
+    let grant = match db.engine {
+        Engine::Postgres => format!("'{grant}'::uuid"),
+        _ => format!("x'{grant}'"),
+    };
     let waiter = format!(
         "INSERT INTO rowlock_waiter (name, position, grant_id, session_id, holder, joined_at) \
-         SELECT l.name, l.next_position - 1, s.id, s.id, s.holder, s.opened_at \
+         SELECT l.name, l.next_position - 1, {grant}, s.id, s.holder, s.opened_at \
          FROM rowlock_lock l CROSS JOIN rowlock_session s WHERE l.name = {name} AND s.holder = 'silent'"
     );
     assert_eq!(tx.execute(&waiter).await.unwrap(), 1);

@@ -1,4 +1,4 @@
-//! MySQL: a client that waits sleeps on a connection, and is woken.
+//! `MySQL` and `MariaDB`: a client that waits sleeps on a connection, and is woken.
 
 use std::time::Duration;
 
@@ -7,14 +7,21 @@ use rowlock_test::{Db, User, eventually, join, patience, take, takes_less_than};
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// How many connections of the user sleep, with SLEEP.
+/// How many connections of the user sleep.
 async fn asleep(db: &Db, user: &User) -> i64 {
     let user = &user.name;
-    db.number(&format!(
-        "SELECT COUNT(*) FROM performance_schema.threads
-         WHERE processlist_user = '{user}' AND processlist_state = 'User sleep'"
-    ))
-    .await
+    let sleeps = if db.engine == Engine::MariaDb {
+        format!(
+            "SELECT COUNT(*) FROM information_schema.processlist
+             WHERE user = '{user}' AND state LIKE 'Waiting in MASTER_GTID_WAIT%'"
+        )
+    } else {
+        format!(
+            "SELECT COUNT(*) FROM performance_schema.threads
+             WHERE processlist_user = '{user}' AND processlist_state = 'User sleep'"
+        )
+    };
+    db.number(&sleeps).await
 }
 
 /// How many statements the user has sent.
@@ -57,18 +64,20 @@ async fn a_client_that_nobody_may_wake_looks_often() {
 
 #[tokio::test]
 async fn a_client_that_shuts_down_leaves_no_sleeping_connection() {
-    let db = Db::new(Engine::MySql).await;
-    let user = User::new(&db, "").await;
-    let holds = db.rowlock().await;
-    let waits = Rowlock::connect(&user.url).await.unwrap();
-    let held = take(&holds, "a", TTL).await;
-    let waiting = join(&waits, "a", "waits").await;
-    eventually("it sleeps", async || asleep(&db, &user).await == 1).await;
-    waiting.abort();
-    assert!(waits.shutdown(patience()).await.is_empty());
-    assert_eq!(asleep(&db, &user).await, 0);
-    held.release().await.unwrap();
-    drop(holds);
-    user.remove(&db).await;
-    db.remove().await;
+    for engine in [Engine::MySql, Engine::MariaDb] {
+        let db = Db::new(engine).await;
+        let user = User::new(&db, "").await;
+        let holds = db.rowlock().await;
+        let waits = Rowlock::connect(&user.url).await.unwrap();
+        let held = take(&holds, "a", TTL).await;
+        let waiting = join(&waits, "a", "waits").await;
+        eventually("it sleeps", async || asleep(&db, &user).await == 1).await;
+        waiting.abort();
+        assert!(waits.shutdown(patience()).await.is_empty());
+        assert_eq!(asleep(&db, &user).await, 0);
+        held.release().await.unwrap();
+        drop(holds);
+        user.remove(&db).await;
+        db.remove().await;
+    }
 }

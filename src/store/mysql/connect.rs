@@ -4,12 +4,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlSslMode};
+use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError, MySqlRow, MySqlSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::listener::listen;
-use super::statement::{found_cluster, found_encryption, is_encrypted, read_alone};
+use super::statement::{found_cluster, found_encryption, is_encrypted, read_alone, write_and_read};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connect::{Connection, Connector, VerbCall};
@@ -149,11 +149,14 @@ impl Connector for MySql {
         let options = self.origin.now(server, database).await?;
         let mut conn = options.connect().await?;
         let session = session(operation_timeout);
-        sqlx::raw_sql(AssertSqlSafe(session))
-            .execute(&mut conn)
-            .await?;
-        if may_encrypt(&options) && !is_encrypted() && has_cipher(&mut conn).await? {
-            found_encryption();
+        if may_encrypt(&options) && !is_encrypted() {
+            if has_cipher(&write_and_read(&mut conn, &session, CIPHER).await?) {
+                found_encryption();
+            }
+        } else {
+            sqlx::raw_sql(AssertSqlSafe(session))
+                .execute(&mut conn)
+                .await?;
         }
         if self.servers() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
@@ -234,11 +237,12 @@ fn may_encrypt(options: &MySqlConnectOptions) -> bool {
     options.get_socket().is_none() && !matches!(options.get_ssl_mode(), MySqlSslMode::Disabled)
 }
 
-async fn has_cipher(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
-    let said = sqlx::raw_sql("SHOW SESSION STATUS LIKE 'Ssl_cipher'");
-    let said = said.fetch_optional(conn).await?;
-    let cipher: Option<String> = said.and_then(|row| row.try_get_unchecked(1).ok());
-    Ok(cipher.is_none_or(|cipher| !cipher.is_empty()))
+/// Empty, if this connection is not encrypted. By itself a proxy might ask another server.
+const CIPHER: &str = "SHOW SESSION STATUS LIKE 'Ssl_cipher'";
+
+fn has_cipher(said: &[MySqlRow]) -> bool {
+    let cipher = said.first().and_then(|row| row.try_get_unchecked(1).ok());
+    cipher.is_none_or(|cipher: String| !cipher.is_empty())
 }
 
 pub(super) async fn is_in_galera(conn: &mut MySqlConnection) -> Result<bool, sqlx::Error> {
