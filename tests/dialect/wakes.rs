@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, User, eventually, join, patience, take, takes_less_than};
+use rowlock_test::{Db, Own, User, eventually, join, patience, take, takes_less_than};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -80,4 +80,25 @@ async fn a_client_that_shuts_down_leaves_no_sleeping_connection() {
         user.remove(&db).await;
         db.remove().await;
     }
+}
+
+/// A few waits as `MariaDB`'s clients have them would keep the threads of the pool busy.
+#[tokio::test]
+async fn nobody_sleeps_in_the_pool_of_threads_of_mariadb() {
+    let server = Own::start("mariadb", &["--thread-handling=pool-of-threads"]);
+    let db = Db::on(Engine::MariaDb, &server.url).await;
+    let user = User::new(&db, "").await;
+    let holds = db.rowlock().await;
+    let waits = Rowlock::connect(&user.url).await.unwrap();
+    for _ in 0..3 {
+        let held = take(&holds, "a", TTL).await;
+        let waiting = join(&waits, "a", "waits").await;
+        held.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
+    // It would sleep for ten more seconds.
+    assert_eq!(asleep(&db, &user).await, 0);
+    drop((holds, waits));
+    user.remove(&db).await;
+    db.remove().await;
 }

@@ -189,7 +189,7 @@ impl Connector for MySql {
         session: Uuid,
     ) -> Result<Option<Box<dyn Listener>>, Fault> {
         let conn = self.connect(server, LISTENER_TIMEOUT).await?;
-        Ok(Some(listen(conn, session).await?))
+        listen(conn, session).await
     }
 }
 

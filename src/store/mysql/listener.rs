@@ -14,7 +14,8 @@
 //!
 //! On MariaDB the connection does not sleep, but waits for a transaction that no server has. If two of MariaDB's KILL
 //! QUERY meet a SLEEP, its thread and theirs wait for each other for up to two seconds, with a mutex of all sleeps of
-//! the server (seen on 10.11).
+//! the server. Such a wait occupies a thread of MariaDB's thread pool, and a few of them would keep the pool busy: nobody
+//! listens there. (Both were seen on 10.11.)
 
 use std::time::Duration;
 
@@ -75,16 +76,24 @@ struct Sleeper {
     sleep: &'static str,
 }
 
-/// Listens for a session, on this connection.
+/// Listens for a session, on this connection; `None`: not on this server.
 pub(super) async fn listen(
     mut conn: MySqlConnection,
     session: Uuid,
-) -> Result<Box<dyn Listener>, Fault> {
+) -> Result<Option<Box<dyn Listener>>, Fault> {
     let id = session.simple();
     let lock = format!("{NEVER_SLOW}; SELECT CAST(GET_LOCK('rowlock_{id}', 1) AS SIGNED)");
     // The connection before this one, if the server has not seen yet that it is gone.
     let before = read_alone(&mut conn, &of_session(session)).await?;
-    let sleep = if before[0].try_get(1)? { WAIT } else { SLEEP };
+    let (is_mariadb, has_pool) = (before[0].try_get(1)?, before[0].try_get(2)?);
+    let sleep = match (is_mariadb, has_pool) {
+        (true, true) => {
+            let _ = conn.close().await;
+            return Ok(None);
+        }
+        (true, false) => WAIT,
+        (false, _) => SLEEP,
+    };
     if let Some(before) = listener(before.first())? {
         let end = sqlx::raw_sql(AssertSqlSafe(kill(&before.to_string())));
         let _ = end.execute(&mut conn).await;
@@ -96,13 +105,16 @@ pub(super) async fn listen(
         let why = "another connection listens for the session";
         return Err(Fault::said(FaultKind::LockTimeout, why));
     }
-    Ok(Box::new(Sleeper { conn, sleep }))
+    Ok(Some(Box::new(Sleeper { conn, sleep })))
 }
 
-/// Reads the connection that listens for a session; and whether the server is MariaDB.
+/// Reads the connection that listens for a session; whether the server is MariaDB; and whether it has a pool of threads.
 fn of_session(session: Uuid) -> String {
     let id = session.simple();
-    format!("SELECT CAST(IS_USED_LOCK('rowlock_{id}') AS SIGNED), VERSION() LIKE '%MariaDB%'")
+    format!(
+        "SELECT CAST(IS_USED_LOCK('rowlock_{id}') AS SIGNED), VERSION() LIKE '%MariaDB%',
+                @@GLOBAL.thread_handling = 'pool-of-threads'"
+    )
 }
 
 /// KILL, as a text that proxies send on. A text that begins with KILL they carry out themselves, on a connection of

@@ -9,7 +9,7 @@ use crate::store::verbs::queue::{Listener, News};
 
 async fn listener_of(place: &Database, session: Uuid) -> Box<dyn Listener> {
     let conn = place.connect().await;
-    listen(conn, session).await.unwrap()
+    listen(conn, session).await.unwrap().unwrap()
 }
 
 /// Until the connection that listens for the client's session sleeps: on `MariaDB` not in a SLEEP, which two wakes at

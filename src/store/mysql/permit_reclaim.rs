@@ -23,7 +23,8 @@ pub(super) use permits;
 
 /// Whether reclaiming would help, if `@rl_short`: a permit has ended, or is gone (the cleaner or a person has removed
 /// it). Otherwise it is noted until when none can end: so long, the next one who finds too little room reads no
-/// permit. A session may end at any time: nothing is noted while a permit belongs to one.
+/// permit. A session may end at any time: nothing is noted while a permit belongs to one. (Nor on a cluster, where each
+/// change of a row ends transactions of other nodes that have it locked.)
 macro_rules! see_dead {
     () => {
         concat!(
@@ -37,7 +38,7 @@ SELECT @rl_short AND (COALESCE(SUM(l.grant_id IS NULL OR ",
             permits!(),
             " AND @rl_short;
 UPDATE rowlock_lock SET reclaim_at = LEAST(CAST(@rl_first_end AS DATETIME(6)), CAST(@rl_soonest AS DATETIME(6)))
-  WHERE name = {name} AND @rl_short AND NOT @rl_dead AND @rl_first_end IS NOT NULL;
+  WHERE name = {name} AND @rl_short AND NOT @rl_dead AND @rl_first_end IS NOT NULL AND {may_note};
 "
         )
     };

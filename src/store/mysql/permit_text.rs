@@ -18,7 +18,7 @@ use super::lock_row::{row_columns, row_ends};
 use super::permit_reclaim::{Literals, RECLAIM, of_name, permits, see_dead};
 use super::queue::row_with;
 use super::row_wait::wait;
-use super::statement::{hex, text, with};
+use super::statement::{hex, is_in_cluster, text, with};
 use crate::model::bounds::MIN_TTL;
 use crate::model::{Name, Share};
 use crate::store::verbs::permit::{MOST, WeighParams};
@@ -33,8 +33,8 @@ const LOCK: &str = concat!(
     may_grant!(),
     " AND ",
     none_paused!(),
-    ", COALESCE(MAX(reclaim_at > SYSDATE(6)), FALSE), MAX(SYSDATE(6) + INTERVAL {shortest} MICROSECOND),
-       NULL, NULL, NULL, NULL
+    ", COALESCE(MAX(reclaim_at > SYSDATE(6) AND reclaim_at <= SYSDATE(6) + INTERVAL {shortest} MICROSECOND), FALSE),
+       MAX(SYSDATE(6) + INTERVAL {shortest} MICROSECOND), NULL, NULL, NULL, NULL
   INTO @rl_waiters, @rl_position, @rl_passed, @rl_capacity, @rl_used, @rl_fence,
        @rl_go, @rl_may, @rl_looked, @rl_soonest, @rl_weight, @rl_own_fence, @rl_mine, @rl_live
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
@@ -267,6 +267,7 @@ fn of_text(name: &Name, grant_id: Option<Uuid>, reclaim: Reclaim) -> Literals {
         u8::from(reclaim == Reclaim::Later).to_string(),
     ));
     literals.push(("shortest", to_micros(MIN_TTL).to_string()));
+    literals.push(("may_note", u8::from(!is_in_cluster()).to_string()));
     literals.push(("window", to_micros(WINDOW).to_string()));
     literals.push(("most_next", MOST.to_string()));
     literals

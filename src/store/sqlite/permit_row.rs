@@ -17,7 +17,7 @@ use crate::store::verbs::time::to_micros;
 
 const STATE: &str = "
 SELECT l.capacity, l.used, l.waiters, l.next_position, l.passed, now.us, coalesce(l.paused_until > now.us, FALSE),
-       coalesce(l.reclaim_at > now.us, FALSE)
+       coalesce(l.reclaim_at > now.us AND l.reclaim_at <= now.us + ?2, FALSE)
 FROM rowlock_lock l, (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE l.name = ?1";
 
@@ -105,7 +105,9 @@ impl<'a> PermitName<'a> {
         conn: &'a mut SqliteConnection,
         name: &'a Name,
     ) -> Result<Option<Self>, sqlx::Error> {
-        let row = sqlx::query(STATE).bind(name.as_bytes());
+        let row = sqlx::query(STATE)
+            .bind(name.as_bytes())
+            .bind(to_micros(MIN_TTL));
         let Some(row) = row.fetch_optional(&mut *conn).await? else {
             return Ok(None);
         };
@@ -190,6 +192,7 @@ impl<'a> PermitName<'a> {
     /// Counts what the permits weigh, if someone waits for what is used, or no one waits: one may have been removed by
     /// hand.
     pub(super) async fn recount(&mut self) -> Result<(), sqlx::Error> {
+        self.is_reclaimed = false;
         let name = self.name.as_bytes();
         let first = waiter::first(self.conn, name, self.passed, self.now).await?;
         if first.is_none_or(|first| self.used + first.weight > self.capacity) {

@@ -88,6 +88,7 @@ macro_rules! queue_cases {
                 dead_waiters_for_permits_are_passed_over
                 a_full_name_is_looked_at_again_when_a_permit_ends
                 a_full_name_is_looked_at_once_for_a_while
+                a_note_of_a_later_time_counts_for_nothing
                 a_full_name_with_permits_of_a_session_is_looked_at_each_time
                 a_pinned_permit_is_not_given_to_others
                 a_pinned_permit_is_released_without_a_wait

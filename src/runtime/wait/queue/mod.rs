@@ -14,9 +14,8 @@
 //! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client. On MySQL and
 //!   MariaDB the one who passes the name on wakes that connection, and a look follows.
 //! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, a look comes
-//!   each second, or less often when it is quiet, and one 100 ms after a new place: it learns when the grant expires,
-//!   and the name of a dead holder is passed on in time. Elsewhere there are many looks soon after something has
-//!   changed, and few after a while.
+//!   each second, and one 100 ms after a new place: it learns when the grant expires, and the name of a dead holder is
+//!   passed on in time. Elsewhere there are many looks soon after something has changed, and few after a while.
 //!
 //! # Leaving
 //!

@@ -18,15 +18,11 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;
 use crate::store::verbs::queue::{LookOutcome, LookParams, PassParams, PassWhy};
 
-/// The time between two looks of a client that is told the news or woken, and between two looks at all waiters: news
-/// that were lost are found then.
+/// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
 
-/// The longest time between two looks of a client that is told the news, when it has been quiet for long. (A client
-/// that sleeps learns only by a grant whether other clients can wake it.)
-const LONGEST_TOLD: Duration = Duration::from_secs(10);
-
-/// The next look comes after this fraction of the time since the last change, within bounds.
+/// Where the server tells no news: the next look comes after this fraction of the time since the last change, within
+/// these bounds.
 const FRACTION: u32 = 10;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// (On `MySQL` a look is three statements: it must not be sent to a replica, so it is in a transaction.)
@@ -131,8 +127,6 @@ struct LastLook {
     looked: Option<Moment>,
     /// When the first grant that is waited for expires.
     expiry: Option<Moment>,
-    /// A name had to be passed on. Perhaps it could not be: the database is in quarantine.
-    is_orphaned: bool,
     version: Option<i64>,
     /// The name that was passed on last: the next look begins after it, so that names that cannot be passed on keep
     /// back no others.
@@ -149,7 +143,6 @@ impl LastLook {
             whole: None,
             looked: None,
             expiry: None,
-            is_orphaned: false,
             version: None,
             passed: None,
         }
@@ -163,14 +156,16 @@ impl LastLook {
         if state.is_closed || is_due || is_over {
             return self.at;
         }
-        let bounds = match self.version {
-            _ if state.told.is_some() && !self.is_orphaned => (LONGEST, LONGEST_TOLD),
-            _ if state.is_pushed() => (LONGEST, LONGEST),
-            Some(_) => (SHORTEST_PAUSE, LONGEST_VERSION_PAUSE),
-            None => (SHORTEST_PAUSE, LONGEST_PAUSE),
+        let pause = if state.is_pushed() {
+            LONGEST
+        } else {
+            let quiet = state.changed.map_or(LONGEST, Moment::elapsed);
+            let longest = match self.version {
+                Some(_) => LONGEST_VERSION_PAUSE,
+                None => LONGEST_PAUSE,
+            };
+            (quiet / FRACTION).clamp(SHORTEST_PAUSE, longest)
         };
-        let quiet = state.changed.map_or(LONGEST, Moment::elapsed);
-        let pause = (quiet / FRACTION).clamp(bounds.0, bounds.1);
         let at = self.at + pause;
         let soon = state.soon.map(|soon| soon.max(self.at + self.took * REST));
         let sooner = self.expiry.into_iter().chain(soon);
@@ -213,7 +208,7 @@ async fn look(
         .is_some_and(|looked| queue.is_unchanged_since(looked));
     let is_same = version.is_some() && version == seen.version && is_old;
     if !is_same || is_new || is_due {
-        (seen.expiry, seen.is_orphaned) = (None, false);
+        seen.expiry = None;
         let mut orphaned = Vec::new();
         let first = firsts(all);
         for page in if is_whole { all } else { &first }.chunks(PAGE) {
@@ -223,7 +218,6 @@ async fn look(
         }
         orphaned.sort_by(|(one, _), (other, _)| one.cmp(other));
         orphaned.dedup();
-        seen.is_orphaned = !orphaned.is_empty();
         pass_on(link, queue, orphaned, seen).await?;
         (seen.looked, seen.version) = (Some(began), version);
         seen.whole = if is_whole { Some(began) } else { seen.whole };

@@ -95,27 +95,3 @@ fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
     queue.queued(false);
     assert_eq!(seen.next(&queue), seen.at + LONGEST);
 }
-
-#[test]
-fn looks_are_rare_when_it_is_quiet_and_the_server_tells_the_news() {
-    let queue = Queue::default();
-    let quiet_for = |seconds| {
-        let then = Moment::now() - Duration::from_secs(seconds);
-        queue.state().changed = Some(then);
-    };
-    let mut seen = LastLook::nothing();
-    queue.set_told(Some(uuid::Uuid::new_v4()));
-    for (quiet, pause) in [(1, LONGEST), (10_000, LONGEST_TOLD)] {
-        quiet_for(quiet);
-        assert_eq!(seen.next(&queue), seen.at + pause);
-    }
-    quiet_for(50);
-    assert!(seen.next(&queue) >= seen.at + LONGEST * 5);
-    // A name that could not be passed on, and a client that perhaps cannot be woken.
-    seen.is_orphaned = true;
-    assert_eq!(seen.next(&queue), seen.at + LONGEST);
-    seen.is_orphaned = false;
-    queue.set_told(None);
-    queue.state().woken = Some(Moment::now());
-    assert_eq!(seen.next(&queue), seen.at + LONGEST);
-}

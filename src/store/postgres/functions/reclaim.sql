@@ -13,7 +13,8 @@ DECLARE
 BEGIN
     IF NOT recounts THEN
         SELECT k.used, k.reclaim_at INTO in_use, first_end FROM rowlock_lock k WHERE k.name = of_name;
-        IF first_end > at THEN
+        -- (A later note is from before the clock was set back.)
+        IF first_end > at AND first_end <= at + interval '100 milliseconds' THEN
             RETURN in_use;
         END IF;
         SELECT min(CASE WHEN p.grant_id IS NULL THEN 'epoch' WHEN p.session_id IS NULL THEN p.expires_at
