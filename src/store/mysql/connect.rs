@@ -206,7 +206,7 @@ fn session(operation_timeout: Duration) -> String {
              sql_select_limit = 18446744073709551615, sql_big_selects = 1, group_concat_max_len = 1073741824, \
              max_sort_length = 1024, sort_buffer_size = 2097152, tmp_table_size = 16777216, \
              max_heap_table_size = 16777216, unique_checks = 1, foreign_key_checks = 1 \
-             /*!80000 , max_execution_time = 0 */ /*M! , max_statement_time = 0, check_constraint_checks = 1 */"
+             /*!80000 , max_execution_time = 0, range_optimizer_max_mem_size = 0 */ /*M! , max_statement_time = 0, check_constraint_checks = 1 */"
     )
 }
 

@@ -31,7 +31,8 @@ pub(super) async fn exchange(
     if is_one_request(AROUND, sizes) {
         match all_or_none(conn, ends, claims).await {
             Ok(Some((ended, claimed))) => {
-                return Ok((finished(conn, ends, ended).await?, claimed));
+                let finished = finished(conn, ends, ended).await;
+                return Ok((finished.map_err(Fault::half_done)?, claimed));
             }
             // The claims of others keep back no end.
             Err(fault) if matches!(fault.kind, FaultKind::Deadlock | FaultKind::Conflict) => {}
@@ -40,7 +41,8 @@ pub(super) async fn exchange(
         }
     }
     let finished = finish(conn, ends).await?;
-    Ok((finished, claim(conn, claims).await?))
+    let claimed = claim(conn, claims).await;
+    Ok((finished, claimed.map_err(Fault::half_done)?))
 }
 
 /// Ends attempts. One outcome for each, in their order.
@@ -144,9 +146,12 @@ async fn end_and_claim(
     let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = claims.iter().partition(is_new);
     let keys = ends.iter().map(|params| &params.key);
     let keys = keys.chain(new.iter().map(|params| &params.key));
+    // The inserts follow the probe at once: the ends of large outcomes take a while, in which another transaction could
+    // make a record.
     let mut text = vec![probe_before(keys)];
-    text.extend(ends.iter().map(end_text));
     text.extend(texts(&new, &again, is_missing));
+    let before_ends = text.len();
+    text.extend(ends.iter().map(end_text));
     let inserts = !is_missing && !new.is_empty();
     let read = if inserts {
         again
@@ -157,14 +162,13 @@ async fn end_and_claim(
         text.push(claimed_text(read));
     }
     let (rows, results) = answers_in_one_transaction(conn, &text.join("; ")).await?;
-    // The probe comes first, and then the ends.
-    let mut results = results.iter().skip(1);
-    let ended = results.by_ref().take(ends.len());
+    // The probe comes first, and then the insert.
+    let inserted = results.get(1).filter(|_| inserts);
+    let ended = results.iter().skip(before_ends).take(ends.len());
     let ended: Vec<bool> = ended.map(|result| result.rows_affected() > 0).collect();
     if ended.len() < ends.len() {
         return Err(sqlx::Error::Protocol("a statement has no result".into()));
     }
-    let inserted = results.next().filter(|_| inserts);
     let inserted = inserted.map(|result| result.last_insert_id().cast_signed());
     // The probe's have one column.
     let found = rows.iter().filter(|row| row.len() > 1);

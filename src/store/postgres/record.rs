@@ -137,7 +137,8 @@ RETURNING r.scope, r.idempotency_key, r.attempt"
 
 const FINISH: &str = concat!(ending!(), "\n", finish!());
 
-/// [`FINISH`] and [`CLAIM_NEW`].
+/// [`CLAIM_NEW`] and [`FINISH`]. The claims come first, soon after the snapshot in which they look for records: with a
+/// megabyte of outcomes in between, a record could be made and changed by then, and an insert would wait.
 const EXCHANGE: &str = concat!(
     ending!(),
     ", ended AS (",
@@ -147,7 +148,7 @@ const EXCHANGE: &str = concat!(
         "$14::bytea[], $15::bytea[], $16::bigint[], $17::integer[], $18::uuid[], $19::text[], $20::bytea[], $21::bigint[], $22::bigint[]",
         "$14"
     ),
-    ") SELECT * FROM ended UNION ALL SELECT * FROM claimed"
+    ") SELECT * FROM claimed UNION ALL SELECT * FROM ended"
 );
 
 /// Whether a transaction has the advisory lock of the key (its high half is `classid`, its low half `objid`), or of
@@ -241,12 +242,15 @@ impl RecordStore for PgConnection {
         let new = unseen(claims);
         if new.is_empty() {
             let ended = self.record_finish(ends).await?;
-            return Ok((ended, self.record_claim(claims).await?));
+            let claimed = self.record_claim(claims).await;
+            return Ok((ended, claimed.map_err(Fault::half_done)?));
         }
         let exchange = bind_claims(bind_ends(query_as(EXCHANGE), ends), &new, locks(&new));
         let done: Vec<KeyNumber> = exchange.fetch_all(&mut *self).await?;
-        let ended = finished(self, ends, &done).await?;
-        Ok((ended, claimed(self, claims, done).await?))
+        let ended = finished(self, ends, &done).await;
+        let ended = ended.map_err(Fault::half_done)?;
+        let claimed = claimed(self, claims, done).await;
+        Ok((ended, claimed.map_err(Fault::half_done)?))
     }
 }
 

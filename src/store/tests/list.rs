@@ -57,6 +57,7 @@ macro_rules! queue_cases {
                 in_a_quarantine_attempts_end_and_none_begins
                 an_exchange_of_records_waits_for_no_transaction
                 an_exchange_of_records_that_fails_changes_nothing
+                an_exchange_of_records_of_which_a_part_has_happened_is_in_doubt
             }
             in_tx {
                 a_transaction_is_granted_a_free_lock_under_the_next_fence

@@ -227,3 +227,29 @@ pub(crate) async fn an_exchange_of_records_that_fails_changes_nothing<P: Place>(
     assert_eq!(ended, [FinishOutcome::Ended]);
     assert!(is_mine(&claimed[0]), "{claimed:?}");
 }
+
+/// Where an exchange is several transactions, what has happened when one of them failed is in doubt.
+pub(crate) async fn an_exchange_of_records_of_which_a_part_has_happened_is_in_doubt<P: Place>(
+    place: &P,
+) {
+    let mut client = Client::new(place).await;
+    let running = client.begin(&["a", "c"]).await;
+    let old = client.conn.record_finish(&[freed(&running[1])]).await;
+    assert_eq!(old.unwrap(), [FinishOutcome::Ended]);
+    let too_long = ClaimParams {
+        seen: Some(client.attempt("c").await),
+        lease: Duration::MAX,
+        ..claim("c")
+    };
+    let ends = [done(&running[0], 1)];
+    for claims in [&[claim("b"), too_long.clone()][..], &[too_long]] {
+        let fault = client
+            .conn
+            .record_exchange(&ends, claims)
+            .await
+            .unwrap_err();
+        let row = client.conn.record_read_one(&key("a"), 0).await.unwrap();
+        let runs = row.expect("a record").runs_for(running[0].attempt_id);
+        assert_eq!(fault.kind == FaultKind::Disconnected, !runs, "{fault}");
+    }
+}

@@ -48,6 +48,17 @@ impl Fault {
         }
     }
 
+    /// This one, of a part of a request, when a part before it has committed: as after a broken connection, the next
+    /// sending finds what happened.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn half_done(self) -> Self {
+        if self.kind == FaultKind::Disconnected {
+            return self;
+        }
+        let what = format!("a part was committed, and the next one failed: {self}");
+        Self::said(FaultKind::Disconnected, what)
+    }
+
     /// The caller's transaction has already ended.
     pub(crate) fn transaction_over() -> Self {
         let over = "no transaction is open on the connection";
