@@ -220,7 +220,8 @@ async fn place(arguments: &Arguments, client: &Rowlock, waiters: u32) -> Result<
     let time = micros(began.elapsed(), usize::try_from(arguments.tries)?);
     waiting.abort_all();
     while waiting.join_next().await.is_some() {}
-    held.release().await?;
+    drop(held);
+    client.flush().await;
     Ok(time)
 }
 

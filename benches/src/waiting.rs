@@ -159,12 +159,9 @@ async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failur
         let lock = client.lock(name(number));
         tasks.spawn(async move { lock.acquire().await.map(drop) });
     }
-    for number in 0..arguments.names {
-        let waiters = arguments
-            .tasks
-            .saturating_sub(number)
-            .div_ceil(arguments.names);
-        while client.admin().queue(name(number)).await?.len() < waiters {
+    // The tasks of a name have one place in its queue.
+    for number in 0..arguments.names.min(arguments.tasks) {
+        while client.admin().queue(name(number)).await?.is_empty() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
