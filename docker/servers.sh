@@ -4,6 +4,7 @@
 #   docker/servers.sh fetch [ENGINE…]        get the missing servers (Debian and Ubuntu), without installing them; without
 #                                            an ENGINE: those of the tests
 #   docker/servers.sh start ENGINE DIR       start a server in the folder DIR, and print its URL
+#   docker/servers.sh start mariadb|mysql DIR [OPTION…]  start a server with these options
 #   docker/servers.sh start standby DIR PRIMARY      start a standby of the PostgreSQL server in the folder PRIMARY
 #   docker/servers.sh start pgbouncer DIR URL [LINE…]  start PgBouncer in front of the server URL; LINEs are its settings
 #   docker/servers.sh start prometheus DIR TARGET RULES  start a Prometheus that scrapes TARGET (host:port), with the rules
@@ -247,7 +248,7 @@ daemon() {
   (export DETACH=setsid; as "$@" >>"$DIR/log" 2>&1 </dev/null & )
 }
 
-start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of the primary]
+start() { # start ENGINE [options; the URL of the server for PgBouncer, or the folder of the primary]
   local engine=$1 tree port fresh=0; shift
   [ "$engine" != standby ] || { fresh=$1; shift; [ -e "$DIR/data" ] || copy_postgres "$fresh"; engine=postgres fresh=0; }
   tree=$(tree "$engine") || { fetch "$engine"; tree=$(tree "$engine"); }
@@ -257,7 +258,7 @@ start() { # start ENGINE [the URL of the server for PgBouncer, or the folder of 
   port=$(cat "$DIR/port"); echo "$engine" >"$DIR/engine"
   case $engine in
     postgres) start_postgres "$tree" "$port" $fresh ;;
-    mariadb | mysql) start_mysql "$engine" "$tree" "$port" $fresh ;;
+    mariadb | mysql) start_mysql "$engine" "$tree" "$port" $fresh "$@" ;;
     pgbouncer) start_pgbouncer "$tree" "$port" "$@" ;;
     redis) start_redis "$tree" "$port" ;;
     etcd) start_etcd "$tree" "$port" ;;
@@ -339,7 +340,7 @@ start_pgbouncer() { # start_pgbouncer TREE PORT URL [LINE…]
 answers() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 start_mysql() {
-  local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client
+  local engine=$1 tree=$2 port=$3 fresh=$4 flush=0 daemon client; shift 4
   [ "$DURABLE" = 0 ] || flush=1
   # At its start, a server empties the folder for temporary tables, also when it makes its data. So each server needs its own.
   local common=(--no-defaults "--datadir=$DIR/data" "--tmpdir=$DIR")
@@ -359,7 +360,7 @@ start_mysql() {
   rm -f "$DIR/pid"
   daemon "$tree" "$daemon" "${common[@]}" "--socket=$DIR/s" "--port=$port" --bind-address=127.0.0.1 \
     "--pid-file=$DIR/pid" --skip-name-resolve "--innodb-flush-log-at-trx-commit=$flush" \
-    --innodb-buffer-pool-size=128M --max-connections=300
+    --innodb-buffer-pool-size=128M --max-connections=300 "$@"
   wait_for 60 run_in "$tree" "$client" --no-defaults -S "$DIR/s" -u root -e 'select 1' || failed "$engine"
   if [ "$fresh" = 1 ]; then
     run_in "$tree" "$client" --no-defaults -S "$DIR/s" -u root -e \
@@ -633,6 +634,7 @@ case ${1:-} in
       standby) [ $# = 4 ] || die "usage: servers.sh start standby DIR PRIMARY" ;;
       prometheus) [ $# = 5 ] || die "usage: servers.sh start prometheus DIR TARGET RULES" ;;
       pgbouncer) [ $# -ge 4 ] || die "usage: servers.sh start pgbouncer DIR URL [LINE…]" ;;
+      mariadb | mysql) [ $# -ge 3 ] || die "usage: servers.sh start mariadb|mysql DIR [OPTION…]" ;;
       *) [ $# = 3 ] || die "usage: servers.sh start ENGINE DIR" ;;
     esac
     DIR=$3
@@ -654,5 +656,5 @@ case ${1:-} in
   stop)
     [ $# = 2 ] || die "usage: servers.sh stop DIR"; DIR=$2
     if [ "$(cat "$DIR/engine" 2>/dev/null)" = galera ]; then stop_galera; else stop; fi ;;
-  *) sed -n '2,28p' "$here/servers.sh" >&2; exit 64 ;;
+  *) sed -n '2,29p' "$here/servers.sh" >&2; exit 64 ;;
 esac
