@@ -14,8 +14,8 @@
 //!
 //! On MariaDB the connection does not sleep, but waits for a transaction that no server has. If two of MariaDB's KILL
 //! QUERY meet a SLEEP, its thread and theirs wait for each other for up to two seconds, with a mutex of all sleeps of
-//! the server. Such a wait occupies a thread of MariaDB's thread pool, and a few of them would keep the pool busy: nobody
-//! listens there. (Both were seen on 10.11.)
+//! the server. Such a wait occupies a thread of MariaDB's pool of threads, and a few of them would keep the pool busy:
+//! nobody listens there. (Both were seen on 10.11.)
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ pub(super) async fn listen(
     Ok(Some(Box::new(Sleeper { conn, sleep })))
 }
 
-/// Reads the connection that listens for a session; whether the server is MariaDB; and whether it has a pool of threads.
+/// Reads the connection that listens for a session; whether the server is MariaDB; whether it has a pool of threads.
 fn of_session(session: Uuid) -> String {
     let id = session.simple();
     format!(

@@ -146,8 +146,8 @@ async fn end_and_claim(
     let (new, again): (Vec<&ClaimParams>, Vec<&ClaimParams>) = claims.iter().partition(is_new);
     let keys = ends.iter().map(|params| &params.key);
     let keys = keys.chain(new.iter().map(|params| &params.key));
-    // The inserts follow the probe at once: the ends of large outcomes take a while, in which another transaction could
-    // make a record.
+    // The inserts follow the probe at once: the ends of large outcomes take a while, in which another transaction
+    // could make a record.
     let mut text = vec![probe_before(keys)];
     text.extend(texts(&new, &again, is_missing));
     let before_ends = text.len();

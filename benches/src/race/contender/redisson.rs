@@ -16,8 +16,8 @@ use super::TTL;
 use crate::Failure;
 use crate::locking::{Contender, Held};
 
-/// Takes the name for a task and a time, or tells its holder's time in milliseconds. (Redisson counts how often a thread holds
-/// it; here each task holds it once.)
+/// Takes the name for a task and a time, or tells its holder's time in milliseconds. (Redisson counts how often a
+/// thread holds it; here each task holds it once.)
 const TAKE: &str = "
 if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
     redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
