@@ -15,7 +15,7 @@
 //! On MariaDB the connection does not sleep, but waits for a transaction that no server has. If two of MariaDB's KILL
 //! QUERY meet a SLEEP, its thread and theirs wait for each other for up to two seconds, with a mutex of all sleeps of
 //! the server. Such a wait occupies a thread of MariaDB's pool of threads, and a few of them would keep the pool busy:
-//! nobody listens there. (Both were seen on 10.11.)
+//! a client does not listen there, and polls. (Both were seen on 10.11.)
 
 use std::time::Duration;
 

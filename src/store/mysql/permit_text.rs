@@ -96,8 +96,8 @@ UPDATE rowlock_lock
     )
 );
 
-/// The permits are counted, whoever has looked at them just now: one may have been freed with its session, or removed
-/// by hand.
+/// Reads the permits even if a note says that none has ended: one may have been freed with its session, or removed by
+/// hand.
 const RECOUNT: &str = "\
 SET @rl_looked = FALSE;
 ";

@@ -87,8 +87,8 @@ pub(super) struct PermitName<'a> {
     pub(super) passed: i64,
     pub(super) now: i64,
     is_paused: bool,
-    /// Its permits need no look: none has ended, or it was reclaimed just now.
-    is_reclaimed: bool,
+    /// Its permits were read in this transaction, or a note says that none has ended.
+    is_read: bool,
 }
 
 /// What a new permit belongs to.
@@ -121,7 +121,7 @@ impl<'a> PermitName<'a> {
             passed: row.try_get(4)?,
             now: row.try_get(5)?,
             is_paused: row.try_get(6)?,
-            is_reclaimed: row.try_get(7)?,
+            is_read: row.try_get(7)?,
         }))
     }
 
@@ -171,7 +171,7 @@ impl<'a> PermitName<'a> {
 
     /// Whether so much more fits. Reclaims if it does not, and a permit has ended.
     pub(super) async fn fits(&mut self, more: i64) -> Result<bool, sqlx::Error> {
-        if self.used + more > self.capacity && !self.is_reclaimed {
+        if self.used + more > self.capacity && !self.is_read {
             let (after, before) = permits_of(self.name);
             let first = sqlx::query_as(FIRST_END).bind(after).bind(before);
             let first: (Option<i64>, bool) = first.fetch_one(&mut *self.conn).await?;
@@ -184,7 +184,7 @@ impl<'a> PermitName<'a> {
                 let note = sqlx::query(NONE_ENDS).bind(self.name.as_bytes());
                 note.bind(none_before).execute(&mut *self.conn).await?;
             }
-            self.is_reclaimed = true;
+            self.is_read = true;
         }
         Ok(self.used + more <= self.capacity)
     }
@@ -192,12 +192,12 @@ impl<'a> PermitName<'a> {
     /// Counts what the permits weigh, if someone waits for what is used, or no one waits: one may have been removed by
     /// hand.
     pub(super) async fn recount(&mut self) -> Result<(), sqlx::Error> {
-        self.is_reclaimed = false;
+        self.is_read = false;
         let name = self.name.as_bytes();
         let first = waiter::first(self.conn, name, self.passed, self.now).await?;
         if first.is_none_or(|first| self.used + first.weight > self.capacity) {
             self.reclaim().await?;
-            self.is_reclaimed = true;
+            self.is_read = true;
         }
         Ok(())
     }

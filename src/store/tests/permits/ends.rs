@@ -253,7 +253,7 @@ pub(crate) async fn a_full_name_is_looked_at_once_for_a_while<P: Place>(place: &
         let first = client.waits(TWO, 1).await;
         assert_eq!(P::numbers(&mut client.conn, NOTED).await, [1]);
         assert_eq!(client.passes(first.leaves()).await, PassOutcome::NOTHING);
-        // Nobody sees that the permit has ended: it is not read.
+        // The permit ends, and the next request does not read it.
         client.run(&expire).await;
         let asks = client.asks(TWO, 1, false);
         let joined = client.joins_permits(&asks).await;
