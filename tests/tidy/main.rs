@@ -323,6 +323,14 @@ fn engines_have_the_same_files() {
         assert_eq!(names("postgres"), names(engine));
         assert_eq!(migrations("postgres"), migrations(engine));
     }
+    let embedded = std::fs::read_to_string("src/store/driver/migrate.rs").unwrap();
+    for file in migrations("postgres") {
+        let name = file.to_str().unwrap().trim_end_matches(".sql");
+        assert!(
+            embedded.contains(&format!("\"{name}\"")),
+            "{name} is never applied"
+        );
+    }
 }
 
 /// With a pooler, statements must have no names: see `src/store/postgres/pooler.rs`.

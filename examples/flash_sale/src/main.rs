@@ -4,7 +4,7 @@
 //! two buyers from writing the same number: without a guard, the shop sells more than it has.
 //!
 //! ```text
-//! cargo run --release -p flash_sale
+//! cargo run -p flash_sale
 //! cargo run --release -p flash_sale --features postgres -- --url postgres://… --buyers 1000
 //! ```
 

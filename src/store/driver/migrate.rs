@@ -25,6 +25,29 @@ pub(crate) struct Migrations {
     pub(crate) functions: String,
 }
 
+/// Refinery's runner with the files of `migrations/<engine>`. Refinery's own macro would build its parsers twice.
+macro_rules! embedded {
+    ($engine:literal) => {
+        $crate::store::driver::migrate::embedded!($engine: "V1__database" "V2__lock" "V3__idempotency")
+    };
+    ($engine:literal: $($name:literal)+) => {
+        $crate::store::driver::migrate::runner(&[$((
+            $name,
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/", $engine, "/", $name, ".sql")),
+        )),+])
+    };
+}
+pub(crate) use embedded;
+
+/// The runner of these pairs of a file's name, without its ending, and its text.
+pub(crate) fn runner(files: &[(&str, &str)]) -> Runner {
+    let migrations = files.iter().map(|(name, text)| {
+        Migration::unapplied(name, text)
+            .expect("a file of `migrations` has a name of refinery's form")
+    });
+    Runner::new(&migrations.collect::<Vec<_>>())
+}
+
 impl From<refinery_core::Error> for MigrateFault {
     fn from(error: refinery_core::Error) -> Self {
         match error.kind() {

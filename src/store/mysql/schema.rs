@@ -1,6 +1,7 @@
 //! The server's version, the history table, and migrating under a lock in the database.
 
 use async_trait::async_trait;
+use refinery_core::Runner;
 use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
@@ -15,10 +16,9 @@ use crate::store::verbs::schema::{
     AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
 };
 
-mod embedded {
-    refinery::embed_migrations!("migrations/mysql");
+fn runner() -> Runner {
+    migrate::embedded!("mysql")
 }
-use embedded::migrations::runner;
 
 migrate::adapter!(MySqlConnection);
 

@@ -1,6 +1,7 @@
 //! The server's version, the history table, and migrating under a lock in the database.
 
 use async_trait::async_trait;
+use refinery_core::Runner;
 use sqlx::{Connection, SqliteConnection};
 use uuid::Uuid;
 
@@ -14,10 +15,9 @@ use crate::store::verbs::schema::{
     AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
 };
 
-mod embedded {
-    refinery::embed_migrations!("migrations/sqlite");
+fn runner() -> Runner {
+    migrate::embedded!("sqlite")
 }
-use embedded::migrations::runner;
 
 migrate::adapter!(SqliteConnection);
 
@@ -80,7 +80,7 @@ impl SchemaStore for SqliteConnection {
     }
 
     async fn check_tables(&mut self) -> Result<bool, Fault> {
-        sqlx::query(EVERY_COLUMN).fetch_optional(self).await?;
+        sqlx::raw_sql(EVERY_COLUMN).execute(self).await?;
         Ok(true)
     }
 
@@ -133,5 +133,24 @@ mod tests {
     #[test]
     fn a_file_has_rights_and_no_users() {
         assert_eq!(of_target("sqlite:/home/me/shop.db"), RIGHTS);
+    }
+
+    #[tokio::test]
+    async fn the_check_of_the_tables_reads_every_column() {
+        let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let migrated = SchemaStore::migrate(&mut conn, MigrateUntil::Now).await;
+        migrated.unwrap();
+        let columns = "SELECT t.name, c.name FROM sqlite_schema t, pragma_table_info(t.name) c
+                       WHERE t.type = 'table' AND t.name LIKE 'rowlock%' AND t.name <> 'rowlock_schema_history'";
+        let columns = sqlx::query_as(columns).fetch_all(&mut conn).await.unwrap();
+        assert!(columns.len() > 60, "{columns:?}");
+        for (table, column) in columns {
+            let (table, column): (String, String) = (table, column);
+            let mut words = EVERY_COLUMN.split(';').filter(|read| {
+                let mut words = read.split(|c: char| !c.is_alphanumeric() && c != '_');
+                read.contains(&format!("FROM {table} ")) && words.any(|word| word == column)
+            });
+            assert!(words.next().is_some(), "{table}.{column}");
+        }
     }
 }
