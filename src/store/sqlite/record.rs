@@ -4,10 +4,10 @@
 //! set to end one later.
 
 use async_trait::async_trait;
-use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{FromRow, QueryBuilder, Sqlite, SqliteConnection};
 
-use super::quarantine::is_quarantined;
-use super::writing::durably;
+use super::grant_rule::may_grant;
+use super::writing::{durably, rows_durably};
 use crate::model::RecordKey;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
@@ -41,18 +41,23 @@ const READ: &str = read_records!(
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now"
 );
 
-/// After the claims, [`claims`].
-const CLAIM_NEW: &str = "
+/// After the claims, [`push_claims`].
+const CLAIM_NEW: &str = concat!(
+    "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT ask.scope, ask.key, 'running', now.us, 1, ask.max_attempts, ask.attempt_id, ask.holder, ask.fingerprint, 0,
        now.us, now.us, now.us + ask.lease + 1000, now.us + ask.remember_begun, now.us + ask.remember_begun
 FROM ask, now
-WHERE ask.seen IS NULL
+WHERE ",
+    may_grant!(),
+    "
 ON CONFLICT DO NOTHING
-RETURNING scope, idempotency_key, attempt";
+RETURNING scope, idempotency_key, attempt;"
+);
 
-const CLAIM_AGAIN: &str = "
+const CLAIM_AGAIN: &str = concat!(
+    "
 UPDATE rowlock_idempotency AS r
 SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.attempt + 1, now.us),
     abandoned = iif(r.lease_until > now.us - 3600000000, r.abandoned, 0) + 1,
@@ -62,7 +67,11 @@ SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.a
 FROM ask, now
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt = ask.seen
   AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= now.us))
-RETURNING scope, idempotency_key, attempt";
+  AND ",
+    may_grant!(),
+    "
+RETURNING scope, idempotency_key, attempt;"
+);
 
 const FORGET: &str = "
 DELETE FROM rowlock_idempotency
@@ -84,7 +93,7 @@ FROM (
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id AND r.state = 'running'
 RETURNING scope, idempotency_key, lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-/// After the ends, [`ends`].
+/// After the ends, [`push_ends`].
 const FINISH: &str = "
 UPDATE rowlock_idempotency AS r
 SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE ask.state END,
@@ -102,7 +111,7 @@ SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown
 FROM ask, now
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id
   AND ask.attempt IN (r.attempt, -1) AND r.state = 'running'
-RETURNING scope, idempotency_key, attempt";
+RETURNING scope, idempotency_key, attempt;";
 
 /// Before a statement: the clock. What a statement is asked for, `ask`, comes between.
 const NOW: &str =
@@ -136,7 +145,7 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        durably(self, async |conn| claimed(conn, all).await).await
+        Ok(exchange(self, &[], all).await?.1)
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -155,7 +164,7 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        durably(self, async |conn| finished(conn, all).await).await
+        Ok(exchange(self, all, &[]).await?.0)
     }
 
     async fn record_exchange(
@@ -163,22 +172,44 @@ impl RecordStore for SqliteConnection {
         ends: &[FinishParams],
         claims: &[ClaimParams],
     ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-        durably(self, async |conn| {
-            let finished = finished(&mut *conn, ends).await?;
-            Ok((finished, claimed(conn, claims).await?))
-        })
-        .await
+        exchange(self, ends, claims).await
     }
+}
+
+async fn exchange(
+    conn: &mut SqliteConnection,
+    ends: &[FinishParams],
+    claims: &[ClaimParams],
+) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
+    let rows = rows_durably(conn, |text| {
+        push_ends(text, ends);
+        push_claims(text, claims);
+    })
+    .await?;
+    let (of_ends, of_claims) = rows.split_at(usize::from(!ends.is_empty()));
+    let numbers = |rows: &[Vec<_>]| {
+        let numbers = rows.iter().flatten().map(KeyNumber::from_row);
+        numbers.collect::<Result<Vec<_>, _>>()
+    };
+    let (ended, claimed) = (numbers(of_ends)?, numbers(of_claims)?);
+    let finished = finished(conn, ends, &ended).await?;
+    let others = unclaimed(claims, &claimed);
+    let rows = if others.is_empty() {
+        Vec::new()
+    } else {
+        read(conn, &others, 0).await?
+    };
+    Ok((finished, claim_outcomes(claims, &claimed, &rows)))
 }
 
 async fn finished(
     conn: &mut SqliteConnection,
     all: &[FinishParams],
+    ended: &[KeyNumber],
 ) -> Result<Vec<FinishOutcome>, sqlx::Error> {
-    let ended = numbers(&mut *conn, ends(all), FINISH, all.len()).await?;
     let mut finished = Vec::with_capacity(all.len());
     for params in all {
-        finished.push(if number_of(&ended, &params.key).is_some() {
+        finished.push(if number_of(ended, &params.key).is_some() {
             FinishOutcome::Ended
         } else {
             let key = std::slice::from_ref(&params.key);
@@ -187,24 +218,6 @@ async fn finished(
         });
     }
     Ok(finished)
-}
-
-async fn claimed(
-    conn: &mut SqliteConnection,
-    all: &[ClaimParams],
-) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
-    let claimed = if is_quarantined(conn).await? {
-        Vec::new()
-    } else {
-        claim(conn, all).await?
-    };
-    let others = unclaimed(all, &claimed);
-    let rows = if others.is_empty() {
-        Vec::new()
-    } else {
-        read(conn, &others, 0).await?
-    };
-    Ok(claim_outcomes(all, &claimed, &rows))
 }
 
 async fn read(
@@ -220,50 +233,42 @@ async fn read(
     Ok(RecordRow::in_order(rows, keys))
 }
 
-/// The attempts that have begun.
-pub(super) async fn claim(
-    conn: &mut SqliteConnection,
-    all: &[ClaimParams],
-) -> Result<Vec<KeyNumber>, sqlx::Error> {
-    let mut claimed = Vec::new();
+/// The claims, as a table and the statements that read it. (As a JSON text they cost several times as much.)
+pub(super) fn push_claims(text: &mut QueryBuilder<Sqlite>, all: &[ClaimParams]) {
     for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {
         let asks = all.iter().filter(|params| params.seen.is_none() == is_new);
         let asks: Vec<&ClaimParams> = asks.collect();
-        if !asks.is_empty() {
-            claimed.extend(numbers(&mut *conn, claims(&asks), sql, asks.len()).await?);
+        if asks.is_empty() {
+            continue;
         }
+        text.push(NOW).push(
+            "ask (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun) AS (",
+        );
+        text.push_values(asks, |mut row, params| {
+            row.push_bind(params.key.scope().to_vec())
+                .push_bind(params.key.key().to_vec())
+                .push_bind(params.seen)
+                .push_bind(params.max_attempts)
+                .push_bind(params.attempt_id)
+                .push_bind(params.holder.to_string())
+                .push_bind(params.fingerprint.as_bytes().to_vec())
+                .push_bind(to_micros(params.lease))
+                .push_bind(to_micros(params.remember_begun));
+        });
+        text.push(")").push(sql);
     }
-    Ok(claimed)
 }
 
-/// The claims as a table. (As a JSON text they cost several times as much.)
-fn claims(all: &[&ClaimParams]) -> QueryBuilder<Sqlite> {
-    let mut sql = QueryBuilder::new(NOW);
-    sql.push(
-        "ask (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun) AS (",
-    );
-    sql.push_values(all, |mut row, params| {
-        row.push_bind(params.key.scope().to_vec())
-            .push_bind(params.key.key().to_vec())
-            .push_bind(params.seen)
-            .push_bind(params.max_attempts)
-            .push_bind(params.attempt_id)
-            .push_bind(params.holder.to_string())
-            .push_bind(params.fingerprint.as_bytes().to_vec())
-            .push_bind(to_micros(params.lease))
-            .push_bind(to_micros(params.remember_begun));
-    });
-    sql
-}
-
-/// The ends as a table.
-fn ends(all: &[FinishParams]) -> QueryBuilder<Sqlite> {
-    let mut sql = QueryBuilder::new(NOW);
-    sql.push(
+/// The ends, as a table and the statement that reads it.
+fn push_ends(text: &mut QueryBuilder<Sqlite>, all: &[FinishParams]) {
+    if all.is_empty() {
+        return;
+    }
+    text.push(NOW).push(
         "ask (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
               remember_begun, step_is_open) AS (",
     );
-    sql.push_values(all, |mut row, params| {
+    text.push_values(all, |mut row, params| {
         let end = EndColumns::from(&params.end);
         row.push_bind(params.key.scope().to_vec())
             .push_bind(params.key.key().to_vec())
@@ -279,20 +284,7 @@ fn ends(all: &[FinishParams]) -> QueryBuilder<Sqlite> {
             .push_bind(end.remember_begun)
             .push_bind(end.step_is_open);
     });
-    sql
-}
-
-/// What a statement returns for its asks.
-async fn numbers(
-    conn: &mut SqliteConnection,
-    mut asks: QueryBuilder<Sqlite>,
-    sql: &str,
-    number: usize,
-) -> Result<Vec<KeyNumber>, sqlx::Error> {
-    asks.push(")").push(sql);
-    // sqlx keeps 100 prepared statements. There are as many texts as sizes of a batch.
-    let query = asks.build_query_as().persistent(number == 1);
-    query.fetch_all(conn).await
+    text.push(")").push(FINISH);
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! Transactions that write: they have the write lock from their start.
 
-use sqlx::{Connection, SqliteConnection};
+use std::future::poll_fn;
 
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Connection, Either, Executor, QueryBuilder, Sqlite, SqliteConnection};
+
+use crate::model::FaultKind;
 use crate::store::driver::writers;
 use crate::store::verbs::fault::Fault;
 
@@ -33,21 +37,80 @@ pub(super) async fn durably<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
-    let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
-        .fetch_one(&mut *conn)
-        .await?;
-    // Only NORMAL is raised: FULL and EXTRA are durable already, and OFF is the application's choice.
-    let raise = level == 1;
-    if raise {
-        sqlx::raw_sql("PRAGMA synchronous = FULL")
-            .execute(&mut *conn)
-            .await?;
+    let level = level(conn).await?;
+    if level == NORMAL {
+        sqlx::raw_sql(RAISE).execute(&mut *conn).await?;
     }
     let result = in_a_transaction(conn, work).await;
-    if raise {
-        sqlx::raw_sql("PRAGMA synchronous = NORMAL")
-            .execute(conn)
-            .await?;
+    if level == NORMAL {
+        set(conn, level).await?;
     }
     result
+}
+
+/// Runs statements in a transaction that is on the disk when it has ended. Returns the rows of each statement.
+///
+/// `push` writes the statements, each with its semicolon. They are one text, so SQLite's thread is asked twice, and
+/// not once for each of eight steps. The driver does not know of the transaction: a connection whose call is cut off
+/// is dropped (`runtime/batch/link.rs`).
+pub(super) async fn rows_durably(
+    conn: &mut SqliteConnection,
+    push: impl FnOnce(&mut QueryBuilder<Sqlite>),
+) -> Result<Vec<Vec<SqliteRow>>, Fault> {
+    let level = level(conn).await?;
+    let _turn = writers::turn().await;
+    let mut text = QueryBuilder::new(if level == NORMAL { RAISE } else { "" });
+    text.push(BEGIN_TO_WRITE).push(";");
+    push(&mut text);
+    text.push("COMMIT; PRAGMA synchronous = ").push(level);
+    match rows(conn, text).await {
+        Ok(mut rows) => {
+            rows.drain(..if level == NORMAL { 2 } else { 1 });
+            Ok(rows)
+        }
+        Err(error) => {
+            // It fails if SQLite has rolled back by itself.
+            let _ = sqlx::raw_sql("ROLLBACK").execute(&mut *conn).await;
+            match set(conn, level).await {
+                // The level cannot be set in a transaction.
+                Err(stuck) => Err(Fault::said(FaultKind::Disconnected, stuck.to_string())),
+                Ok(()) => Err(error.into()),
+            }
+        }
+    }
+}
+
+/// `PRAGMA synchronous`: no other level is raised. FULL and EXTRA are durable already, and OFF is the application's
+/// choice.
+pub(super) const NORMAL: i64 = 1;
+
+const RAISE: &str = "PRAGMA synchronous = FULL;";
+
+async fn level(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("PRAGMA synchronous")
+        .fetch_one(conn)
+        .await
+}
+
+pub(super) async fn set(conn: &mut SqliteConnection, level: i64) -> Result<(), sqlx::Error> {
+    let set = AssertSqlSafe(format!("PRAGMA synchronous = {level}"));
+    sqlx::raw_sql(set).execute(conn).await?;
+    Ok(())
+}
+
+/// The rows of each statement of a text. It is prepared anew: a kept PRAGMA does nothing when it runs again, and sqlx
+/// keeps 100 texts, where there are as many as sizes of a batch.
+async fn rows(
+    conn: &mut SqliteConnection,
+    mut text: QueryBuilder<Sqlite>,
+) -> Result<Vec<Vec<SqliteRow>>, sqlx::Error> {
+    let mut rows = vec![Vec::new()];
+    let mut answers = conn.fetch_many(text.build().persistent(false));
+    while let Some(answer) = poll_fn(|cx| answers.as_mut().poll_next(cx)).await {
+        match (answer?, rows.last_mut()) {
+            (Either::Right(row), Some(last)) => last.push(row),
+            _ => rows.push(Vec::new()),
+        }
+    }
+    Ok(rows)
 }
