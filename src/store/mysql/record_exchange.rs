@@ -31,7 +31,7 @@ pub(super) async fn exchange(
     if is_one_request(AROUND, sizes) {
         match all_or_none(conn, ends, claims).await {
             Ok(Some((ended, claimed))) => {
-                let finished = finished(conn, ends, ended).await;
+                let finished = conn.record_ended(ends, &ended).await;
                 return Ok((finished.map_err(Fault::half_done)?, claimed));
             }
             // The claims of others keep back no end.
@@ -63,25 +63,7 @@ pub(super) async fn finish(
             ended.push(one.is_some_and(|(ended, _)| ended == [true]));
         }
     }
-    finished(conn, all, ended).await
-}
-
-/// What ends came to, with those that have `ended`.
-async fn finished(
-    conn: &mut MySqlConnection,
-    all: &[FinishParams],
-    ended: Vec<bool>,
-) -> Result<Vec<FinishOutcome>, Fault> {
-    let mut finished = Vec::with_capacity(all.len());
-    for (params, is_ended) in all.iter().zip(ended) {
-        finished.push(if is_ended {
-            FinishOutcome::Ended
-        } else {
-            let row = conn.record_read_one(&params.key, params.size()).await?;
-            params.missed(row.as_ref())
-        });
-    }
-    Ok(finished)
+    conn.record_ended(all, &ended).await
 }
 
 /// Claims keys. One outcome for each, in their order.

@@ -21,7 +21,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, KeyNumber,
-    RecordStore, number_of,
+    RecordStore, number_of, which_ended,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
@@ -229,9 +229,9 @@ impl RecordStore for PgConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        let ended = bind_ends(query_as(FINISH), all).fetch_all(&mut *self);
-        let ended: Vec<KeyNumber> = ended.await?;
-        finished(self, all, &ended).await
+        let numbers = bind_ends(query_as(FINISH), all).fetch_all(&mut *self);
+        let numbers: Vec<KeyNumber> = numbers.await?;
+        self.record_ended(all, &which_ended(all, &numbers)).await
     }
 
     async fn record_exchange(
@@ -247,10 +247,10 @@ impl RecordStore for PgConnection {
         }
         let exchange = bind_claims(bind_ends(query_as(EXCHANGE), ends), &new, locks(&new));
         let done: Vec<KeyNumber> = exchange.fetch_all(&mut *self).await?;
-        let ended = finished(self, ends, &done).await;
-        let ended = ended.map_err(Fault::half_done)?;
+        let finished = self.record_ended(ends, &which_ended(ends, &done)).await;
+        let finished = finished.map_err(Fault::half_done)?;
         let claimed = claimed(self, claims, done).await;
-        Ok((ended, claimed.map_err(Fault::half_done)?))
+        Ok((finished, claimed.map_err(Fault::half_done)?))
     }
 }
 
@@ -269,22 +269,4 @@ fn bind_ends<'q>(sql: NumberQuery<'q>, all: &'q [FinishParams]) -> NumberQuery<'
         .bind(each(&ends, |end| end.pardon))
         .bind(each(&ends, |end| end.remember_begun))
         .bind(each(&ends, |end| end.step_is_open))
-}
-
-/// What ends came to, with those that have `ended`.
-async fn finished(
-    conn: &mut PgConnection,
-    all: &[FinishParams],
-    ended: &[KeyNumber],
-) -> Result<Vec<FinishOutcome>, Fault> {
-    let mut finished = Vec::with_capacity(all.len());
-    for params in all {
-        finished.push(if number_of(ended, &params.key).is_some() {
-            FinishOutcome::Ended
-        } else {
-            let row = conn.record_read_one(&params.key, params.size()).await?;
-            params.missed(row.as_ref())
-        });
-    }
-    Ok(finished)
 }

@@ -14,7 +14,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, KeyNumber,
-    RecordStore, claim_outcomes, number_of, unclaimed,
+    RecordStore, claim_outcomes, number_of, unclaimed, which_ended,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
@@ -124,7 +124,12 @@ impl RecordStore for SqliteConnection {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
-        Ok(read(self, keys, largest).await?)
+        let rows = sqlx::query_as(READ)
+            .bind(json::keys(keys))
+            .bind(i64::try_from(largest).unwrap_or(i64::MAX))
+            .fetch_all(self)
+            .await?;
+        Ok(RecordRow::in_order(rows, keys))
     }
 
     async fn record_is_claimed(&mut self, _key: &RecordKey) -> Result<bool, Fault> {
@@ -191,46 +196,18 @@ async fn exchange(
         let numbers = rows.iter().flatten().map(KeyNumber::from_row);
         numbers.collect::<Result<Vec<_>, _>>()
     };
-    let (ended, claimed) = (numbers(of_ends)?, numbers(of_claims)?);
-    let finished = finished(conn, ends, &ended).await?;
+    let (of_ends, claimed) = (numbers(of_ends)?, numbers(of_claims)?);
+    let ended = which_ended(ends, &of_ends);
+    let finished = conn.record_ended(ends, &ended).await;
     let others = unclaimed(claims, &claimed);
     let rows = if others.is_empty() {
-        Vec::new()
+        Ok(Vec::new())
     } else {
-        read(conn, &others, 0).await?
+        conn.record_read(&others, 0).await
     };
-    Ok((finished, claim_outcomes(claims, &claimed, &rows)))
-}
-
-async fn finished(
-    conn: &mut SqliteConnection,
-    all: &[FinishParams],
-    ended: &[KeyNumber],
-) -> Result<Vec<FinishOutcome>, sqlx::Error> {
-    let mut finished = Vec::with_capacity(all.len());
-    for params in all {
-        finished.push(if number_of(ended, &params.key).is_some() {
-            FinishOutcome::Ended
-        } else {
-            let key = std::slice::from_ref(&params.key);
-            let rows = read(conn, key, params.size()).await?;
-            params.missed(rows.iter().flatten().next())
-        });
-    }
-    Ok(finished)
-}
-
-async fn read(
-    conn: &mut SqliteConnection,
-    keys: &[RecordKey],
-    largest: usize,
-) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
-    let rows = sqlx::query_as(READ)
-        .bind(json::keys(keys))
-        .bind(i64::try_from(largest).unwrap_or(i64::MAX))
-        .fetch_all(conn)
-        .await?;
-    Ok(RecordRow::in_order(rows, keys))
+    let rows = rows.map_err(Fault::half_done)?;
+    let claimed = claim_outcomes(claims, &claimed, &rows);
+    Ok((finished.map_err(Fault::half_done)?, claimed))
 }
 
 /// The claims, as a table and the statements that read it. (As a JSON text they cost several times as much.)

@@ -68,6 +68,28 @@ pub(crate) trait RecordStore: Send {
     /// One outcome for each, in their order.
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault>;
 
+    /// What ends came to, with those that have `ended`. Reads the records of the others.
+    async fn record_ended(
+        &mut self,
+        all: &[FinishParams],
+        ended: &[bool],
+    ) -> Result<Vec<FinishOutcome>, Fault> {
+        let others = all.iter().zip(ended).filter(|(_, has_ended)| !**has_ended);
+        let others: Vec<_> = others.map(|(params, _)| params).collect();
+        let mut rows = Vec::new();
+        if !others.is_empty() {
+            let keys: Vec<_> = others.iter().map(|params| params.key.clone()).collect();
+            let largest = others.iter().map(|params| params.size()).max();
+            rows = self.record_read(&keys, largest.unwrap_or_default()).await?;
+        }
+        let mut rows = rows.into_iter();
+        let outcome = |(params, has_ended): (&FinishParams, &bool)| match has_ended {
+            true => FinishOutcome::Ended,
+            false => params.missed(rows.next().flatten().as_ref()),
+        };
+        Ok(all.iter().zip(ended).map(outcome).collect())
+    }
+
     /// Ends attempts and claims keys, as [`record_finish`](Self::record_finish) and
     /// [`record_claim`](Self::record_claim) do, with as few round trips and commits as the engine can. The keys
     /// differ, and there are some of both.
@@ -191,7 +213,7 @@ impl FinishParams {
     }
 
     /// The result for an attempt that this sending did not end. The row was read with an outcome as large as the ask's
-    /// ([`size`](Self::size)).
+    /// ([`size`](Self::size)), at least.
     pub(crate) fn missed(&self, row: Option<&RecordRow>) -> FinishOutcome {
         match row {
             Some(row) if row.attempt_id != self.attempt_id => FinishOutcome::Superseded,
@@ -239,6 +261,12 @@ pub(crate) type KeyNumber = (Vec<u8>, Vec<u8>, i64);
 pub(crate) fn number_of(rows: &[KeyNumber], key: &RecordKey) -> Option<i64> {
     let is_mine = |row: &&KeyNumber| row.1 == key.key() && row.0 == key.scope();
     rows.iter().find(is_mine).map(|row| row.2)
+}
+
+/// Which attempts have ended.
+pub(crate) fn which_ended(all: &[FinishParams], numbers: &[KeyNumber]) -> Vec<bool> {
+    let has_ended = |params: &FinishParams| number_of(numbers, &params.key).is_some();
+    all.iter().map(has_ended).collect()
 }
 
 /// The keys that were not claimed.
