@@ -2,27 +2,59 @@
 
 use super::record_probe::NO_WAIT;
 use super::statement::{hex, text, with};
-use crate::model::Outcome;
-use crate::store::verbs::record::{EndColumns, FinishParams};
+use crate::store::verbs::record::{ANY_ATTEMPT, EndColumns, FinishParams, RecordEnd};
 
 /// The expressions that read `open_step` and `bound` stand before those that overwrite them. (An UPDATE of a join
 /// would keep the outcome in a temporary table on the disk.)
 const FINISH: &str = "
-UPDATE rowlock_idempotency
+UPDATE rowlock_idempotency FORCE INDEX (PRIMARY)
 SET forget_at = {forget_at}, clean_at = {clean_at}, state = {state}, open_step = {open_step}, bound = bound OR {bound},
 abandoned = GREATEST(abandoned - {pardon}, 0), content_type = {content_type}, outcome = {outcome}, done_at = {done_at},
 retain_until = SYSDATE(6) + INTERVAL {retain} MICROSECOND
-WHERE scope = {scope} AND idempotency_key = {key} AND attempt_id = {attempt_id} AND {attempt} IN (attempt, -1)
-AND state = 'running'";
+WHERE {whose} AND state = 'running'";
 
 /// The size of an end in a request, with its key in the probe.
 pub(super) fn size(params: &FinishParams) -> usize {
-    end_text(params).len() + 2 * (params.key.scope().len() + params.key.key().len()) + 16
+    end_text(&[params]).len() + 2 * (params.key.scope().len() + params.key.key().len()) + 16
 }
 
-/// The end of an attempt.
-pub(super) fn end_text(params: &FinishParams) -> String {
-    let end = EndColumns::from(&params.end);
+/// The statements for ends, and which ends each is for. Those with an outcome share one where only their keys,
+/// attempts and outcomes differ.
+pub(super) fn end_texts(all: &[FinishParams]) -> (Vec<String>, Vec<Vec<usize>>) {
+    let mut kinds: Vec<Vec<usize>> = Vec::new();
+    for (end, params) in all.iter().enumerate() {
+        let kind = kinds
+            .iter_mut()
+            .find(|kind| is_alike(&all[kind[0]], params));
+        match kind {
+            Some(kind) => kind.push(end),
+            None => kinds.push(vec![end]),
+        }
+    }
+    let text = |kind: &Vec<usize>| end_text(&kind.iter().map(|end| &all[*end]).collect::<Vec<_>>());
+    (kinds.iter().map(text).collect(), kinds)
+}
+
+/// Whether one statement can end both.
+fn is_alike(one: &FinishParams, other: &FinishParams) -> bool {
+    let (RecordEnd::Done { outcome: a, .. }, RecordEnd::Done { outcome: b, .. }) =
+        (&one.end, &other.end)
+    else {
+        return false;
+    };
+    let times = |params: &FinishParams| {
+        let end = EndColumns::from(&params.end);
+        (end.retain, end.remember, params.attempt == ANY_ATTEMPT)
+    };
+    one.key.scope() == other.key.scope()
+        && a.content_type() == b.content_type()
+        && times(one) == times(other)
+}
+
+/// The end of attempts that are alike.
+fn end_text(alike: &[&FinishParams]) -> String {
+    let first = alike[0];
+    let end = EndColumns::from(&first.end);
     let null = || String::from("NULL");
     let in_time = |micros: &str| format!("SYSDATE(6) + INTERVAL {micros} MICROSECOND");
     let remember = if end.bound || end.remember == end.remember_begun {
@@ -41,7 +73,8 @@ pub(super) fn end_text(params: &FinishParams) -> String {
             value.to_owned()
         }
     };
-    let outcome = |literal: fn(&Outcome) -> String| end.outcome.map_or_else(null, literal);
+    let done_at = if is_done { "SYSDATE(6)" } else { "NULL" };
+    let content_type = end.outcome.map(|outcome| text(outcome.content_type()));
     let literals = [
         ("forget_at", unless_open(&forget_at, "NULL")),
         ("clean_at", unless_open(&clean_at, "NULL")),
@@ -49,24 +82,55 @@ pub(super) fn end_text(params: &FinishParams) -> String {
         ("open_step", unless_open("NULL", "open_step")),
         ("bound", i32::from(end.bound).to_string()),
         ("pardon", end.pardon.to_string()),
-        (
-            "content_type",
-            outcome(|outcome| text(outcome.content_type())),
-        ),
-        (
-            "done_at",
-            if is_done {
-                String::from("SYSDATE(6)")
-            } else {
-                null()
-            },
-        ),
+        ("content_type", content_type.unwrap_or_else(null)),
+        ("done_at", done_at.to_owned()),
         ("retain", retain.clone().unwrap_or_else(null)),
-        ("scope", hex(params.key.scope())),
-        ("key", hex(params.key.key())),
-        ("attempt_id", hex(params.attempt_id.as_bytes())),
-        ("attempt", params.attempt.to_string()),
-        ("outcome", outcome(|outcome| hex(outcome.bytes()))),
+        ("whose", whose(alike)),
+        ("outcome", outcomes(alike)),
     ];
     format!("{NO_WAIT}{}", with(FINISH, &literals))
+}
+
+/// The condition for the records of attempts.
+fn whose(alike: &[&FinishParams]) -> String {
+    let any = alike[0].attempt == ANY_ATTEMPT;
+    let attempts = alike.iter().map(|params| {
+        let (key, id) = (hex(params.key.key()), hex(params.attempt_id.as_bytes()));
+        let attempt = if any {
+            String::from("attempt")
+        } else {
+            params.attempt.to_string()
+        };
+        format!("({key}, {id}, {attempt})")
+    });
+    let attempts: Vec<String> = attempts.collect();
+    // The keys by themselves, because MariaDB finds no range of an index for rows.
+    format!(
+        "scope = {} AND idempotency_key IN ({}) AND (idempotency_key, attempt_id, attempt) IN ({})",
+        hex(alike[0].key.scope()),
+        keys(alike),
+        attempts.join(", ")
+    )
+}
+
+/// The expression for the outcome of each record.
+fn outcomes(alike: &[&FinishParams]) -> String {
+    let outcomes = alike.iter().filter_map(|params| params.end.outcome());
+    let mut outcomes = outcomes.map(|outcome| hex(outcome.bytes()));
+    match alike.len() {
+        1 => outcomes.next().unwrap_or_else(|| String::from("NULL")),
+        _ => {
+            let outcomes: Vec<String> = outcomes.collect();
+            format!(
+                "ELT(FIELD(idempotency_key, {}), {})",
+                keys(alike),
+                outcomes.join(", ")
+            )
+        }
+    }
+}
+
+fn keys(alike: &[&FinishParams]) -> String {
+    let keys = alike.iter().map(|params| hex(params.key.key()));
+    keys.collect::<Vec<String>>().join(", ")
 }

@@ -6,7 +6,7 @@ use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::fault::{is_lock_time_out, is_null};
 use super::record_claim::{ClaimedRow, claimed_text, texts};
-use super::record_end::end_text;
+use super::record_end::end_texts;
 use super::record_probe::probe_before;
 use super::statement::{answers_in_one_transaction, is_one_request, parts};
 use super::{record_claim, record_end};
@@ -96,7 +96,8 @@ pub(super) async fn claim(
     Ok(claimed)
 }
 
-/// Ends and claims all in one transaction, or nothing. Tells which attempts have ended. `None`: another transaction is
+/// Ends and claims all in one transaction, or nothing. Tells which attempts have ended; of some that have, their
+/// records tell it. `None`: another transaction is
 /// in the way.
 async fn all_or_none(
     conn: &mut MySqlConnection,
@@ -133,7 +134,8 @@ async fn end_and_claim(
     let mut text = vec![probe_before(keys)];
     text.extend(texts(&new, &again, is_missing));
     let before_ends = text.len();
-    text.extend(ends.iter().map(end_text));
+    let (end_texts, kinds) = end_texts(ends);
+    text.extend(end_texts);
     let inserts = !is_missing && !new.is_empty();
     let read = if inserts {
         again
@@ -146,10 +148,14 @@ async fn end_and_claim(
     let (rows, results) = answers_in_one_transaction(conn, &text.join("; ")).await?;
     // The probe comes first, and then the insert.
     let inserted = results.get(1).filter(|_| inserts);
-    let ended = results.iter().skip(before_ends).take(ends.len());
-    let ended: Vec<bool> = ended.map(|result| result.rows_affected() > 0).collect();
-    if ended.len() < ends.len() {
+    if results.len() < before_ends + kinds.len() {
         return Err(sqlx::Error::Protocol("a statement has no result".into()));
+    }
+    let mut ended = vec![false; ends.len()];
+    for (kind, result) in kinds.iter().zip(&results[before_ends..]) {
+        // Where not all have ended, the records tell which.
+        let all = result.rows_affected() == kind.len() as u64;
+        kind.iter().for_each(|end| ended[*end] = all);
     }
     let inserted = inserted.map(|result| result.last_insert_id().cast_signed());
     // The probe's have one column.

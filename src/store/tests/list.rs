@@ -54,6 +54,7 @@ macro_rules! queue_cases {
             }
             records {
                 an_exchange_of_records_answers_each_key_as_alone
+                each_of_many_ends_keeps_its_own_outcome
                 in_a_quarantine_attempts_end_and_none_begins
                 an_exchange_of_records_waits_for_no_transaction
                 an_exchange_of_records_that_fails_changes_nothing

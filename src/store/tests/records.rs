@@ -140,6 +140,26 @@ pub(crate) async fn an_exchange_of_records_answers_each_key_as_alone<P: Place>(p
     }
 }
 
+/// Ends that differ only in their keys and outcomes may share a statement.
+pub(crate) async fn each_of_many_ends_keeps_its_own_outcome<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let names = ["a", "b", "c", "d", "e"];
+    let running = client.begin(&names).await;
+    let mut ends: Vec<FinishParams> = running.iter().zip(1..).map(|(p, n)| done(p, n)).collect();
+    let number = client.attempt("b").await;
+    ends[1].attempt = number;
+    ends[2].attempt_id = Uuid::new_v4();
+    ends[3].attempt = number + 1_000_000;
+    let ended = client.conn.record_finish(&ends).await.unwrap();
+    let (mine, others) = (FinishOutcome::Ended, FinishOutcome::Superseded);
+    assert_eq!(ended, [mine, mine, others, others, mine]);
+    for (place, name) in names.into_iter().enumerate() {
+        let row = client.conn.record_read_one(&key(name), 10).await.unwrap();
+        let has_it = row.unwrap().has(ends[place].end.outcome().unwrap());
+        assert_eq!(has_it, ended[place] == mine, "{name}");
+    }
+}
+
 /// In a quarantine ends are kept, and claims are refused.
 pub(crate) async fn in_a_quarantine_attempts_end_and_none_begins<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
