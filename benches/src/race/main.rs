@@ -7,6 +7,8 @@ mod contender;
 mod figures;
 mod floor;
 mod locking;
+#[path = "../network.rs"]
+mod network;
 mod plan;
 mod plots;
 mod processes;
@@ -24,7 +26,7 @@ use plan::{Arguments, Start};
 use processes::Run;
 use report::Score;
 use runner::Orders;
-use servers::Servers;
+use servers::{Place, Servers};
 use workload::Workload;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -49,15 +51,21 @@ async fn main() -> Result<(), Failure> {
 async fn race(arguments: &Arguments) -> Result<(), Failure> {
     let entries = arguments.entries()?;
     let mut servers = Servers::start(entries.iter().map(|entry| entry.place), !arguments.short)?;
+    if !arguments.round_trips.is_empty() {
+        servers.connect_through_networks()?;
+        print_achieved(arguments)?;
+    }
     if arguments.short {
         println!("The short mode measures nothing: its servers do not wait for the disk.");
     }
     let mut all = Vec::new();
     for group in arguments.groups() {
         let takes_part = |entry: &contender::Entry| {
-            group
-                .iter()
-                .all(|heat| entry.runs(heat.workload) && entry.can_have(heat.tasks, heat.processes))
+            group.iter().all(|heat| {
+                entry.runs(heat.workload)
+                    && entry.can_have(heat.tasks, heat.processes)
+                    && (heat.round_trip.is_none() || entry.place != Place::Sqlite)
+            })
         };
         let mut scores = Vec::new();
         for heat in &group {
@@ -92,12 +100,29 @@ async fn race(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(folder) = &arguments.out {
         std::fs::create_dir_all(folder)?;
         report::write(folder, &arguments.base, &all)?;
-        plots::write(folder, &all)?;
+        // The plots have no place for several networks.
+        if arguments.round_trips.is_empty() {
+            plots::write(folder, &all)?;
+        }
     }
     let failed: usize = all.iter().map(|score| score.failures.len()).sum();
     if failed > 0 {
         return Err(format!("{failed} runs failed; the reasons are above").into());
     }
+    Ok(())
+}
+
+/// Prints how long a byte takes through the networks.
+fn print_achieved(arguments: &Arguments) -> Result<(), Failure> {
+    let mut table = figures::table(&["round trip ms", "a byte and its echo, ms"]);
+    for round_trip in arguments.round_trips() {
+        let achieved = network::achieved(round_trip)?.as_secs_f64() * 1e3;
+        table.add_row([
+            format!("{}", round_trip.as_secs_f64() * 1e3),
+            format!("{achieved:.3}"),
+        ]);
+    }
+    println!("{table}");
     Ok(())
 }
 
@@ -155,6 +180,7 @@ async fn run(
     let url = servers
         .url(entry.place, entry.database(heat.workload).as_deref())
         .await?;
+    servers.set_round_trip(heat.round_trip.unwrap_or_default());
     let mut snapshot = None;
     if let Some(table) = entry.table() {
         rows::tidy(entry.place, &url, table).await?;

@@ -1,6 +1,8 @@
 //! Which heats a race has. In a heat, all contenders do the same.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
@@ -30,6 +32,10 @@ pub(crate) struct Arguments {
     /// How many names are in the table, for the workload growth.
     #[arg(long, value_delimiter = ',', default_value = "1000,100000,1000000")]
     pub(crate) names: Vec<u32>,
+    /// A network in front of every server, whose round trips take so many milliseconds. The runs with each of these
+    /// times take turns. Without this there is no network.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) round_trips: Vec<f64>,
     /// The number of rounds. In each round, the contenders take turns. The result is the median of the rounds.
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
@@ -83,6 +89,18 @@ pub(crate) struct Heat {
     /// In all processes together.
     pub(crate) tasks: u32,
     pub(crate) processes: u32,
+    /// Of the network in front of the servers, if there is one.
+    pub(crate) round_trip: Option<Duration>,
+}
+
+impl fmt::Display for Heat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.workload.fmt(f)?;
+        match self.round_trip {
+            Some(round_trip) => write!(f, ", {} ms", round_trip.as_secs_f64() * 1e3),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A heat of a contender.
@@ -155,6 +173,12 @@ impl Arguments {
         }
     }
 
+    /// The times of a round trip through a network.
+    pub(crate) fn round_trips(&self) -> impl Iterator<Item = Duration> {
+        let times = self.round_trips.iter();
+        times.map(|milliseconds| Duration::from_secs_f64(milliseconds / 1e3))
+    }
+
     /// Heats in groups. In a round of a group, the runs of all its heats take turns, because they are compared.
     pub(crate) fn groups(&self) -> Vec<Vec<Heat>> {
         let mut groups = Vec::new();
@@ -190,10 +214,17 @@ impl Arguments {
                 names.map(Workload::Growth).collect()
             }
         };
-        let heats = workloads.into_iter().map(|workload| Heat {
-            workload,
-            tasks,
-            processes,
+        let mut round_trips: Vec<_> = self.round_trips().map(Some).collect();
+        if round_trips.is_empty() {
+            round_trips.push(None);
+        }
+        let heats = workloads.into_iter().flat_map(|workload| {
+            round_trips.iter().map(move |round_trip| Heat {
+                workload,
+                tasks,
+                processes,
+                round_trip: *round_trip,
+            })
         });
         is_wanted.then(|| heats.collect())
     }

@@ -32,6 +32,7 @@ pub(crate) fn write(folder: &Path, scores: &[Score]) -> Result<(), Failure> {
             workload,
             tasks,
             processes,
+            ..
         } = heat;
         let kind = workload.kind();
         let title = format!("{workload}, tasks {tasks}, processes {processes}");

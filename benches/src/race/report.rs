@@ -69,6 +69,25 @@ impl Score {
         (!ratios.is_empty()).then(|| median(ratios))
     }
 
+    /// The part of the pairs that the round trips allow, if this heat is as `quick`, but for its longer round trips: a
+    /// pair takes two of them. The median of the rounds.
+    fn share_of_possible(&self, quick: &Self) -> Option<f64> {
+        let longer = self
+            .start
+            .heat
+            .round_trip?
+            .checked_sub(quick.start.heat.round_trip?)?;
+        let of_a_task = |run: &Run| run.pairs_per_second / f64::from(self.start.heat.tasks);
+        let rounds = self.runs.iter().zip(&quick.runs);
+        let both = rounds.filter_map(|(own, quick)| Some((own.as_ref()?, quick.as_ref()?)));
+        let shares: Vec<_> = both
+            .map(|(own, quick)| {
+                of_a_task(own) * (1.0 / of_a_task(quick) + 2.0 * longer.as_secs_f64())
+            })
+            .collect();
+        (!shares.is_empty()).then(|| median(shares))
+    }
+
     /// The last whole second's pairs, as a part of the first second's.
     fn decline(&self) -> Option<f64> {
         self.median(|run| {
@@ -95,6 +114,8 @@ struct Line<'a> {
     names: u32,
     tasks: u32,
     processes: u32,
+    /// In milliseconds, through a network.
+    round_trip_ms: Option<f64>,
     contender: &'a str,
     durability: &'a str,
     rounds: usize,
@@ -116,6 +137,7 @@ struct Single<'a> {
     names: u32,
     tasks: u32,
     processes: u32,
+    round_trip_ms: Option<f64>,
     contender: &'a str,
     round: usize,
     pairs_per_second: f64,
@@ -135,6 +157,7 @@ impl<'a> Line<'a> {
             names: heat.workload.names(heat.tasks),
             tasks: heat.tasks,
             processes: heat.processes,
+            round_trip_ms: heat.round_trip.map(|time| time.as_secs_f64() * 1e3),
             contender: entry.name,
             durability: entry.durability,
             rounds: score.runs.len(),
@@ -165,7 +188,7 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
     else {
         return;
     };
-    let names: Vec<_> = group.iter().map(|heat| heat.workload.to_string()).collect();
+    let names: Vec<_> = group.iter().map(Heat::to_string).collect();
     println!(
         "\n{}: tasks {tasks}, processes {processes}\n",
         names.join(" and ")
@@ -185,6 +208,10 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
         header.insert(2, "workload");
         header.push("it ÷ its first workload");
     }
+    let has_networks = group.iter().any(|heat| heat.round_trip.is_some());
+    if has_networks {
+        header.push("of the possible");
+    }
     if is_shared {
         header.push("least share of a process");
     }
@@ -199,7 +226,7 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
         let line = Line::new(score, base, scores);
         let mut row = vec![line.contender.to_owned(), line.durability.to_owned()];
         if is_compared {
-            row.push(score.start.heat.workload.to_string());
+            row.push(score.start.heat.to_string());
         }
         row.push(text(line.pairs_per_second, 0));
         for latency in [line.p50_us, line.p99_us] {
@@ -213,6 +240,17 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
             let same = |other: &&Score| other.start.entry.name == score.start.entry.name;
             let first = scores.iter().find(same);
             row.push(text(first.and_then(|first| first.ratio(score)), 2));
+        }
+        if has_networks {
+            let quick = |other: &&Score| {
+                other.start.entry.name == score.start.entry.name
+                    && other.start.heat.workload == score.start.heat.workload
+            };
+            let quick = scores.iter().find(quick);
+            row.push(text(
+                quick.and_then(|quick| score.share_of_possible(quick)),
+                2,
+            ));
         }
         if is_shared {
             row.push(text(line.least_share, 2));
@@ -230,7 +268,7 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
         for failure in &score.failures {
             eprintln!(
                 "{}, {}: {failure}",
-                score.start.entry.name, score.start.heat.workload
+                score.start.entry.name, score.start.heat
             );
         }
     }
@@ -245,6 +283,7 @@ pub(crate) fn write(folder: &Path, base: &str, scores: &[Score]) -> Result<(), F
         "workload",
         "tasks",
         "processes",
+        "round_trip_ms",
         "contender",
         "round",
         "second",
@@ -262,6 +301,7 @@ pub(crate) fn write(folder: &Path, base: &str, scores: &[Score]) -> Result<(), F
                 names: line.names,
                 tasks: line.tasks,
                 processes: line.processes,
+                round_trip_ms: line.round_trip_ms,
                 contender: line.contender,
                 round,
                 pairs_per_second: run.pairs_per_second,
@@ -275,6 +315,7 @@ pub(crate) fn write(folder: &Path, base: &str, scores: &[Score]) -> Result<(), F
                     line.workload,
                     line.tasks,
                     line.processes,
+                    line.round_trip_ms,
                     line.contender,
                     round,
                     second,

@@ -37,9 +37,10 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// How many connections a process has, where each operation needs a connection: one for each task, up to 32.
+    /// How many connections a process has, where each operation needs a connection: two for each task, up to 32. A
+    /// pool of sqlx pings a connection that returns to it, and meanwhile the task has another one.
     pub(crate) fn connections(&self) -> u32 {
-        self.tasks.min(32)
+        (2 * self.tasks).min(32)
     }
 }
 

@@ -1,12 +1,14 @@
 //! Private servers for one race. All of them start before the first run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use rowlock_test::{Own, with_database};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
 use tempfile::TempDir;
 
 use crate::Failure;
+use crate::network::Network;
 
 /// Where the locks of a contender are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +44,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Servers {
     started: BTreeMap<Place, Own>,
+    networks: Vec<Network>,
     databases: BTreeSet<String>,
     /// SQLite's files, and the file of the referee.
     folder: TempDir,
@@ -86,11 +89,29 @@ impl Servers {
             let databases = BTreeSet::new();
             return Ok(Self {
                 started,
+                networks: Vec::new(),
                 databases,
                 folder,
             });
         }
         Err(format!("{} did not start; the reason is above", failed.join(", ")).into())
+    }
+
+    /// Puts a network in front of each server.
+    pub(crate) fn connect_through_networks(&mut self) -> Result<(), Failure> {
+        for own in self.started.values_mut() {
+            let (network, url) = Network::before(&own.url)?;
+            self.networks.push(network);
+            own.url = url;
+        }
+        Ok(())
+    }
+
+    /// Sets the time of a round trip through the networks.
+    pub(crate) fn set_round_trip(&self, round_trip: Duration) {
+        for network in &self.networks {
+            network.set(round_trip);
+        }
     }
 
     /// The folder of a server, which has its log.
