@@ -13,9 +13,14 @@ abandoned = GREATEST(abandoned - {pardon}, 0), content_type = {content_type}, ou
 retain_until = SYSDATE(6) + INTERVAL {retain} MICROSECOND
 WHERE {whose} AND state = 'running'";
 
-/// The size of an end in a request, with its key in the probe.
+/// The size of an end in a request: its key is in the probe too, and a statement that it shares is not counted.
 pub(super) fn size(params: &FinishParams) -> usize {
-    end_text(&[params]).len() + 2 * (params.key.scope().len() + params.key.key().len()) + 16
+    let (scope, key) = (params.key.scope().len(), params.key.key().len());
+    let rest = match params.end.outcome() {
+        Some(outcome) => 6 * key + 2 * outcome.bytes().len() + 96,
+        None => end_text(&[params]).len(),
+    };
+    2 * (scope + key) + rest
 }
 
 /// The statements for ends, and which ends each is for. Those with an outcome share one where only their keys,

@@ -47,8 +47,8 @@ struct Plans {
 }
 
 /// A verb is slow when it takes longer than this, and longer than this multiple of the connection's quickest verb:
-/// distance to the server is not slowness.
-const SLOW: (Duration, u32) = (Duration::from_millis(10), 4);
+/// distance to the server is not slowness. A verb of two statements that are not prepared yet takes 4 round trips.
+const SLOW: (Duration, u32) = (Duration::from_millis(10), 8);
 
 /// The least age of plans to replace. Where verbs are slow for another reason, new plans then cost only a few round
 /// trips in this time.

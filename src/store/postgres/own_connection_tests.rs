@@ -40,6 +40,8 @@ fn a_server_that_is_far_away_is_not_slow() {
     let (now, way) = (Instant::now(), Duration::from_millis(40));
     let mut plans = Plans::made(now);
     plans.took(way);
+    let of_two_new_statements = way * 4 + way / 2;
+    plans.took(of_two_new_statements);
     plans.took(way * SLOW.1);
     assert!(!plans.are_outlived(now + OLD_ENOUGH));
     plans.took(way * (SLOW.1 + 1));
