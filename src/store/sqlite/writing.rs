@@ -69,14 +69,25 @@ pub(super) async fn rows_durably(
             Ok(rows)
         }
         Err(error) => {
-            // It fails if SQLite has rolled back by itself.
-            let _ = sqlx::raw_sql("ROLLBACK").execute(&mut *conn).await;
-            match set(conn, level).await {
-                // The level cannot be set in a transaction.
-                Err(stuck) => Err(Fault::said(FaultKind::Disconnected, stuck.to_string())),
-                Ok(()) => Err(error.into()),
-            }
+            let fault = undone(conn, error.into()).await;
+            // If it fails, later commits are durable, too.
+            let _ = set(conn, level).await;
+            Err(fault)
         }
+    }
+}
+
+/// Ends the transaction of a text that has failed, if it has begun one that is still open.
+pub(super) async fn undone(conn: &mut SqliteConnection, fault: Fault) -> Fault {
+    let Err(error) = sqlx::raw_sql("ROLLBACK").execute(conn).await else {
+        return fault;
+    };
+    match Fault::from(error) {
+        // SQLITE_ERROR: "cannot rollback - no transaction is active". BEGIN has failed, or SQLite has rolled back by
+        // itself.
+        rollback if rollback.kind == FaultKind::Other => fault,
+        // The transaction may be open: this connection is of no use.
+        rollback => Fault::said(FaultKind::Disconnected, format!("{fault}; {rollback}")),
     }
 }
 
