@@ -69,8 +69,8 @@ impl Score {
         (!ratios.is_empty()).then(|| median(ratios))
     }
 
-    /// The part of the pairs that the round trips allow, if this heat is as `quick`, but for its longer round trips: a
-    /// pair takes two of them. The median of the rounds.
+    /// The pairs of this heat beside those that were possible. A possible pair takes as long as one of `quick`, and two of
+    /// the additional round-trip times. The median of the rounds.
     fn share_of_possible(&self, quick: &Self) -> Option<f64> {
         let longer = self
             .start
@@ -205,8 +205,8 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
     let (is_shared, is_compared) = (*processes > 1, group.len() > 1);
     let is_snapshot = group.iter().any(|heat| heat.workload == Workload::Snapshot);
     if is_compared {
-        header.insert(2, "workload");
-        header.push("it ÷ its first workload");
+        header.insert(2, "heat");
+        header.push("it ÷ its first heat");
     }
     let has_networks = group.iter().any(|heat| heat.round_trip.is_some());
     if has_networks {
@@ -246,7 +246,10 @@ pub(crate) fn print(base: &str, group: &[Heat], scores: &[Score]) {
                 other.start.entry.name == score.start.entry.name
                     && other.start.heat.workload == score.start.heat.workload
             };
-            let quick = scores.iter().find(quick);
+            let quick = scores
+                .iter()
+                .filter(quick)
+                .min_by_key(|score| score.start.heat.round_trip);
             row.push(text(
                 quick.and_then(|quick| score.share_of_possible(quick)),
                 2,

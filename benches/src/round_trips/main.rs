@@ -1,5 +1,4 @@
-//! How many round trips each operation takes: as many as a network between the client and the server has counted, and
-//! as many as the caller has waited for.
+//! The round trips of each operation: how many the network counts, and for how many the caller waits.
 //!
 //! One task, and no other clients but the two of a hand-over.
 

@@ -20,19 +20,22 @@ pub(crate) const TABLES: [&str; 10] = [
 /// Reads every column of every table that all engines have, without a row: one statement for each table. (PostgreSQL
 /// planned a join of them for 9 ms.)
 pub(crate) const EVERY_COLUMN: &str = concat!(
-    "SELECT name, grant_id, fence, holder, acquired_at, expires_at, session_id, waiters, next_position, passed, \
-            capacity, used, weight, reclaim_at, paused_until, paused_by, paused_why FROM rowlock_lock WHERE 1 = 0; \
-     SELECT one, id, quarantine_until FROM rowlock_database WHERE 1 = 0; \
+    "SELECT l.name, l.grant_id, l.fence, l.holder, l.acquired_at, l.expires_at, l.session_id, l.waiters, \
+            l.next_position, l.passed, l.capacity, l.used, l.weight, l.reclaim_at, \
+            l.paused_until, l.paused_by, l.paused_why FROM rowlock_lock l WHERE 1 = 0; \
+     SELECT d.one, d.id, d.quarantine_until FROM rowlock_database d WHERE 1 = 0; \
      SELECT ",
     crate::store::verbs::record_row::every_record_column!(),
     " FROM rowlock_idempotency r WHERE 1 = 0; \
-     SELECT scope, idempotency_key, step, attempt, content_type, outcome, done_at \
-     FROM rowlock_idempotency_step WHERE 1 = 0; \
-     SELECT scope, token, issued_at, expires_at FROM rowlock_form_token WHERE 1 = 0; \
-     SELECT id, holder, opened_at, expires_at, forced FROM rowlock_session WHERE 1 = 0; \
-     SELECT name, position, grant_id, session_id, holder, joined_at, weight FROM rowlock_waiter WHERE 1 = 0; \
-     SELECT grant_id, held_grant, name, position, owner FROM rowlock_waiting_owner WHERE 1 = 0; \
-     SELECT name, grant_id, fence, holder, began_at, ended_at, succeeded, message FROM rowlock_run WHERE 1 = 0"
+     SELECT s.scope, s.idempotency_key, s.step, s.attempt, s.content_type, s.outcome, s.done_at \
+     FROM rowlock_idempotency_step s WHERE 1 = 0; \
+     SELECT t.scope, t.token, t.issued_at, t.expires_at FROM rowlock_form_token t WHERE 1 = 0; \
+     SELECT o.id, o.holder, o.opened_at, o.expires_at, o.forced FROM rowlock_session o WHERE 1 = 0; \
+     SELECT w.name, w.position, w.grant_id, w.session_id, w.holder, w.joined_at, w.weight \
+     FROM rowlock_waiter w WHERE 1 = 0; \
+     SELECT x.grant_id, x.held_grant, x.name, x.position, x.owner FROM rowlock_waiting_owner x WHERE 1 = 0; \
+     SELECT q.name, q.grant_id, q.fence, q.holder, q.began_at, q.ended_at, q.succeeded, q.message \
+     FROM rowlock_run q WHERE 1 = 0"
 );
 
 pub(crate) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";

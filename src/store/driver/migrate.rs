@@ -25,7 +25,8 @@ pub(crate) struct Migrations {
     pub(crate) functions: String,
 }
 
-/// Refinery's runner with the files of `migrations/<engine>`. Refinery's own macro would build its parsers twice.
+/// Refinery's runner with the files of `migrations/<engine>`. With refinery's macro, cargo would build its parsers
+/// twice.
 macro_rules! embedded {
     ($engine:literal) => {
         $crate::store::driver::migrate::embedded!($engine: "V1__database" "V2__lock" "V3__idempotency")

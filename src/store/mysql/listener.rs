@@ -1,6 +1,7 @@
-//! Hearing at once that a name was passed on: a connection that sleeps, and that others wake with KILL QUERY.
+//! The connection on which a client hears that a name was passed on: it waits in a statement, which other clients end
+//! with KILL QUERY.
 //!
-//! The connection has the user-level lock of its session. Whoever passes a name on to a waiter of the session asks
+//! The connection has the user-level lock of its session. A client that passes a name on to a waiter of it asks
 //! which connection has this lock (`IS_USED_LOCK`), and ends its statement. No row keeps the id of a connection: after
 //! a restart the ids begin again, and the statement of a stranger would end. Where nobody has the lock (a client that
 //! polls; another node of a cluster; behind a proxy), nobody is woken, and looks find what happened.
@@ -46,7 +47,7 @@ macro_rules! listener_of {
 }
 pub(super) use listener_of;
 
-/// That of the first waiter whose session is live.
+/// Reads the connection that listens for the first waiter whose session is live.
 const OF_FIRST: &str = concat!(
     "SELECT ",
     listener_of!("HEX(w.session_id)"),

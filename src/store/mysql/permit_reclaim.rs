@@ -22,8 +22,8 @@ macro_rules! permits {
 pub(super) use permits;
 
 /// Whether reclaiming would help, if `@rl_short`: a permit has ended, or is gone (the cleaner or a person has removed
-/// it). Otherwise it is noted until when none can end: so long, the next one who finds too little room reads no
-/// permit. A session may end at any time: nothing is noted while a permit belongs to one. (Nor on a cluster, where
+/// it). Otherwise notes until when none can end: until then, a verb that finds too little capacity reads no permit. A
+/// session may end at any time: nothing is noted while a permit belongs to one. (Nor on a cluster, where
 /// each change of a row ends transactions of other nodes that have it locked.)
 macro_rules! see_dead {
     () => {

@@ -42,7 +42,8 @@ const LOCK: &str = concat!(
 );
 
 /// Locks the row of the ask's own permit before that of the name, without waiting: a transaction may have the permit
-/// pinned, and nobody has to wait for the name then. Who has locked the name waits for no permit but its own.
+/// pinned, and nobody has to wait for the name then. A verb that has locked the name waits for no permit
+/// but its own.
 const OWN_FIRST: &str = "\
 SELECT COUNT(*) INTO @rl_mine FROM rowlock_lock WHERE name = {permit} FOR UPDATE NOWAIT;
 ";
@@ -154,7 +155,7 @@ UPDATE rowlock_lock SET capacity = @rl_capacity, waiters = @rl_waiters, fence = 
   WHERE name = {name} AND @rl_go;
 ");
 
-/// The waiters that fit, in the order of their positions: the first one that does not fit keeps back those behind it.
+/// The waiters that fit, in the order of their positions: the first one that does not fit blocks those after it.
 /// `writes`: how many of them up to this one have a new fence. Readers share the fence of the last write.
 const PICK: &str = "\
 SELECT COUNT(*), JSON_ARRAYAGG(JSON_ARRAY(g.position, g.writes, HEX(g.grant_id), HEX(g.session_id))),
@@ -238,7 +239,8 @@ macro_rules! outcome {
 /// 0 there was no permit; 1 it had expired; 2 it was live.
 const PASSED: &str = outcome!("IF(@rl_mine, IF(@rl_live, 2, 1), 0)", "NULL");
 
-/// 0 the permit is gone or has expired; 1 done, with its fence; 2 it does not fit; 3 it may fit after reclaiming.
+/// 0 the permit is gone or has expired; 1 done, with its fence; 2 it does not fit; 3 it may fit after reclaiming;
+/// 4 it has another weight and another fence: this one.
 const WEIGHED: &str = outcome!(
     "IF(@rl_live, IF(@rl_go, 1, IF(@rl_stale, 4, IF(@rl_would, 3, 2))), 0)",
     "@rl_own_fence"

@@ -11,33 +11,40 @@ UPDATE rowlock_idempotency FORCE INDEX (PRIMARY)
 SET forget_at = {forget_at}, clean_at = {clean_at}, state = {state}, open_step = {open_step}, bound = bound OR {bound},
 abandoned = GREATEST(abandoned - {pardon}, 0), content_type = {content_type}, outcome = {outcome}, done_at = {done_at},
 retain_until = SYSDATE(6) + INTERVAL {retain} MICROSECOND
-WHERE {whose} AND state = 'running'";
+WHERE {condition} AND state = 'running'";
 
-/// The size of an end in a request: its key is in the probe too, and a statement that it shares is not counted.
-pub(super) fn size(params: &FinishParams) -> usize {
-    let (scope, key) = (params.key.scope().len(), params.key.key().len());
-    let rest = match params.end.outcome() {
-        Some(outcome) => 6 * key + 2 * outcome.bytes().len() + 96,
-        None => end_text(&[params]).len(),
+/// The sizes of ends in a request, with their keys in the probe. An end that shares the statement of an earlier one
+/// adds only its literals.
+pub(super) fn sizes(all: &[FinishParams]) -> Vec<usize> {
+    let size = |(end, params): (usize, &FinishParams)| {
+        let (scope, key) = (params.key.scope().len(), params.key.key().len());
+        let shares = all[..end].iter().any(|earlier| is_alike(earlier, params));
+        let of_outcome = params.end.outcome().filter(|_| shares);
+        let rest = match of_outcome {
+            Some(outcome) => 4 * key + 2 * outcome.bytes().len() + 128,
+            None => end_text(&[params]).len(),
+        };
+        2 * (scope + key) + 16 + rest
     };
-    2 * (scope + key) + rest
+    all.iter().enumerate().map(size).collect()
 }
 
 /// The statements for ends, and which ends each is for. Those with an outcome share one where only their keys,
 /// attempts and outcomes differ.
 pub(super) fn end_texts(all: &[FinishParams]) -> (Vec<String>, Vec<Vec<usize>>) {
-    let mut kinds: Vec<Vec<usize>> = Vec::new();
+    let mut groups: Vec<Vec<usize>> = Vec::new();
     for (end, params) in all.iter().enumerate() {
-        let kind = kinds
+        let group = groups
             .iter_mut()
-            .find(|kind| is_alike(&all[kind[0]], params));
-        match kind {
-            Some(kind) => kind.push(end),
-            None => kinds.push(vec![end]),
+            .find(|group| is_alike(&all[group[0]], params));
+        match group {
+            Some(group) => group.push(end),
+            None => groups.push(vec![end]),
         }
     }
-    let text = |kind: &Vec<usize>| end_text(&kind.iter().map(|end| &all[*end]).collect::<Vec<_>>());
-    (kinds.iter().map(text).collect(), kinds)
+    let text =
+        |group: &Vec<usize>| end_text(&group.iter().map(|end| &all[*end]).collect::<Vec<_>>());
+    (groups.iter().map(text).collect(), groups)
 }
 
 /// Whether one statement can end both.
@@ -90,14 +97,14 @@ fn end_text(alike: &[&FinishParams]) -> String {
         ("content_type", content_type.unwrap_or_else(null)),
         ("done_at", done_at.to_owned()),
         ("retain", retain.clone().unwrap_or_else(null)),
-        ("whose", whose(alike)),
+        ("condition", condition(alike)),
         ("outcome", outcomes(alike)),
     ];
     format!("{NO_WAIT}{}", with(FINISH, &literals))
 }
 
 /// The condition for the records of attempts.
-fn whose(alike: &[&FinishParams]) -> String {
+fn condition(alike: &[&FinishParams]) -> String {
     let any = alike[0].attempt == ANY_ATTEMPT;
     let attempts = alike.iter().map(|params| {
         let (key, id) = (hex(params.key.key()), hex(params.attempt_id.as_bytes()));
@@ -109,11 +116,13 @@ fn whose(alike: &[&FinishParams]) -> String {
         format!("({key}, {id}, {attempt})")
     });
     let attempts: Vec<String> = attempts.collect();
+    let keys = alike.iter().map(|params| hex(params.key.key()));
+    let keys: Vec<String> = keys.collect();
     // The keys by themselves, because MariaDB finds no range of an index for rows.
     format!(
         "scope = {} AND idempotency_key IN ({}) AND (idempotency_key, attempt_id, attempt) IN ({})",
         hex(alike[0].key.scope()),
-        keys(alike),
+        keys.join(", "),
         attempts.join(", ")
     )
 }
@@ -122,20 +131,47 @@ fn whose(alike: &[&FinishParams]) -> String {
 fn outcomes(alike: &[&FinishParams]) -> String {
     let outcomes = alike.iter().filter_map(|params| params.end.outcome());
     let mut outcomes = outcomes.map(|outcome| hex(outcome.bytes()));
-    match alike.len() {
-        1 => outcomes.next().unwrap_or_else(|| String::from("NULL")),
-        _ => {
-            let outcomes: Vec<String> = outcomes.collect();
-            format!(
-                "ELT(FIELD(idempotency_key, {}), {})",
-                keys(alike),
-                outcomes.join(", ")
-            )
-        }
+    if alike.len() == 1 {
+        return outcomes.next().unwrap_or_else(|| String::from("NULL"));
     }
+    let outcomes: Vec<String> = outcomes.collect();
+    let ids = alike.iter().map(|params| hex(params.attempt_id.as_bytes()));
+    let ids: Vec<String> = ids.collect();
+    format!(
+        "ELT(FIELD(attempt_id, {}), {})",
+        ids.join(", "),
+        outcomes.join(", ")
+    )
 }
 
-fn keys(alike: &[&FinishParams]) -> String {
-    let keys = alike.iter().map(|params| hex(params.key.key()));
-    keys.collect::<Vec<String>>().join(", ")
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::{Outcome, RecordKey};
+
+    #[test]
+    fn the_sizes_of_ends_are_at_least_those_of_their_statements() {
+        let end = |scope: usize, key: usize| FinishParams {
+            key: RecordKey::new(format!("scope{scope}"), format!("{key}")).unwrap(),
+            attempt_id: Uuid::new_v4(),
+            attempt: i64::MAX,
+            end: RecordEnd::Done {
+                outcome: Outcome::new("text/plain", "paid").unwrap(),
+                retain: Duration::from_secs(1),
+                remember: Duration::from_secs(1),
+            },
+        };
+        for scopes in [1, 7, 60] {
+            let ends: Vec<_> = (0..60).map(|key| end(key % scopes, key)).collect();
+            let (texts, groups) = end_texts(&ends);
+            assert_eq!(groups.len(), scopes);
+            let (counted, sent) = (sizes(&ends).iter().sum::<usize>(), texts.join("; ").len());
+            assert!(counted >= sent, "{scopes} scopes: {counted} of {sent}");
+            assert!(counted < 3 * sent, "{scopes} scopes: {counted} of {sent}");
+        }
+    }
 }

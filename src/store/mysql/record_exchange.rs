@@ -26,13 +26,13 @@ pub(super) async fn exchange(
     ends: &[FinishParams],
     claims: &[ClaimParams],
 ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-    let sizes = ends.iter().map(record_end::size);
+    let sizes = record_end::sizes(ends).into_iter();
     let sizes = sizes.chain(claims.iter().map(record_claim::size));
     if is_one_request(AROUND, sizes) {
         match all_or_none(conn, ends, claims).await {
             Ok(Some((ended, claimed))) => {
                 let finished = conn.record_ended(ends, &ended).await;
-                return Ok((finished.map_err(Fault::half_done)?, claimed));
+                return Ok((finished?, claimed));
             }
             // The claims of others keep back no end.
             Err(fault) if matches!(fault.kind, FaultKind::Deadlock | FaultKind::Conflict) => {}
@@ -51,15 +51,17 @@ pub(super) async fn finish(
     all: &[FinishParams],
 ) -> Result<Vec<FinishOutcome>, Fault> {
     let mut ended = Vec::with_capacity(all.len());
-    for part in parts(AROUND, all.iter().map(record_end::size)) {
+    for part in parts(AROUND, record_end::sizes(all).into_iter()) {
         let part = &all[part];
-        if let Some((part, _)) = all_or_none(conn, part, &[]).await? {
+        let done = all_or_none(conn, part, &[]).await;
+        if let Some((part, _)) = done.map_err(|fault| after(&ended, fault))? {
             ended.extend(part);
             continue;
         }
         // A transaction has one of the records locked: find out which.
         for params in part {
-            let one = all_or_none(conn, slice::from_ref(params), &[]).await?;
+            let one = all_or_none(conn, slice::from_ref(params), &[]).await;
+            let one = one.map_err(|fault| after(&ended, fault))?;
             ended.push(one.is_some_and(|(ended, _)| ended == [true]));
         }
     }
@@ -74,21 +76,23 @@ pub(super) async fn claim(
     let mut claimed = Vec::with_capacity(all.len());
     for part in parts(AROUND, all.iter().map(record_claim::size)) {
         let part = &all[part];
-        if let Some((_, part)) = all_or_none(conn, &[], part).await? {
+        let done = all_or_none(conn, &[], part).await;
+        if let Some((_, part)) = done.map_err(|fault| after(&claimed, fault))? {
             claimed.extend(part);
             continue;
         }
         // Another transaction has one of the new records, or is making it: find out which.
         for params in part {
             let one = if part.len() == 1 {
-                None
+                Ok(None)
             } else {
-                all_or_none(conn, &[], slice::from_ref(params)).await?
+                all_or_none(conn, &[], slice::from_ref(params)).await
             };
-            if let Some((_, one)) = one {
+            if let Some((_, one)) = one.map_err(|fault| after(&claimed, fault))? {
                 claimed.extend(one);
             } else {
-                let row = conn.record_read_one(&params.key, 0).await?;
+                let row = conn.record_read_one(&params.key, 0).await;
+                let row = row.map_err(|fault| after(&claimed, fault))?;
                 claimed.push(params.outcome_of(row.as_ref()));
             }
         }
@@ -96,9 +100,17 @@ pub(super) async fn claim(
     Ok(claimed)
 }
 
-/// Ends and claims all in one transaction, or nothing. Tells which attempts have ended; of some that have, their
-/// records tell it. `None`: another transaction is
-/// in the way.
+/// The fault of a request after which others are `done`.
+fn after<T>(done: &[T], fault: Fault) -> Fault {
+    if done.is_empty() {
+        fault
+    } else {
+        fault.half_done()
+    }
+}
+
+/// Ends and claims all in one transaction, or nothing. An attempt of which it returns false may have ended, too: its
+/// record tells. `None`: another transaction is in the way.
 async fn all_or_none(
     conn: &mut MySqlConnection,
     ends: &[FinishParams],
@@ -118,7 +130,7 @@ async fn all_or_none(
     }
 }
 
-/// `is_missing`: also new claims of keys that have a record by now are asked for.
+/// `is_missing`: also sends new claims of keys that have a record by now, with an INSERT that skips these keys.
 async fn end_and_claim(
     conn: &mut MySqlConnection,
     ends: &[FinishParams],
@@ -134,7 +146,7 @@ async fn end_and_claim(
     let mut text = vec![probe_before(keys)];
     text.extend(texts(&new, &again, is_missing));
     let before_ends = text.len();
-    let (end_texts, kinds) = end_texts(ends);
+    let (end_texts, groups) = end_texts(ends);
     text.extend(end_texts);
     let inserts = !is_missing && !new.is_empty();
     let read = if inserts {
@@ -148,14 +160,16 @@ async fn end_and_claim(
     let (rows, results) = answers_in_one_transaction(conn, &text.join("; ")).await?;
     // The probe comes first, and then the insert.
     let inserted = results.get(1).filter(|_| inserts);
-    if results.len() < before_ends + kinds.len() {
+    if results.len() < before_ends + groups.len() {
         return Err(sqlx::Error::Protocol("a statement has no result".into()));
     }
     let mut ended = vec![false; ends.len()];
-    for (kind, result) in kinds.iter().zip(&results[before_ends..]) {
+    for (group, result) in groups.iter().zip(&results[before_ends..]) {
         // Where not all have ended, the records tell which.
-        let all = result.rows_affected() == kind.len() as u64;
-        kind.iter().for_each(|end| ended[*end] = all);
+        let all = result.rows_affected() == group.len() as u64;
+        for end in group {
+            ended[*end] = all;
+        }
     }
     let inserted = inserted.map(|result| result.last_insert_id().cast_signed());
     // The probe's have one column.

@@ -247,8 +247,7 @@ impl RecordStore for PgConnection {
         }
         let exchange = bind_claims(bind_ends(query_as(EXCHANGE), ends), &new, locks(&new));
         let done: Vec<KeyNumber> = exchange.fetch_all(&mut *self).await?;
-        let finished = self.record_ended(ends, &which_ended(ends, &done)).await;
-        let finished = finished.map_err(Fault::half_done)?;
+        let finished = self.record_ended(ends, &which_ended(ends, &done)).await?;
         let claimed = claimed(self, claims, done).await;
         Ok((finished, claimed.map_err(Fault::half_done)?))
     }

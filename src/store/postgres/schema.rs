@@ -47,13 +47,13 @@ const MIGRATION_LOCK: i64 = 0x0072_6f77_6c6f_636b;
 /// The oldest release that is still tested against, as `server_version_num`.
 const OLDEST: i32 = 130_000;
 
-/// The settings of this session. (Manual, sections 20.5.1 and 30.4. Whether a standby has to confirm a commit is
-/// another matter: nobody can tell which standby a failover will choose.)
-/// Texts without parameters take one round trip where a prepared statement, which is used once, takes two.
+/// Texts without parameters take one round trip. A prepared statement that is used once takes two.
 const SERVER: &str = "
 SELECT current_setting('server_version_num')::int, current_setting('server_version'),
        current_setting('server_encoding') IN ('UTF8', 'SQL_ASCII')";
 
+/// The settings of this session. (Manual, sections 20.5.1 and 30.4. Whether a standby has to confirm a commit is
+/// another matter: nobody can tell which standby a failover will choose.)
 const RELAXED: &str = "
 SELECT name || ' = off' FROM unnest(ARRAY['fsync', 'full_page_writes', 'synchronous_commit']) AS s (name)
 WHERE current_setting(name) = 'off'";

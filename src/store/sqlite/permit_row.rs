@@ -257,7 +257,7 @@ impl<'a> PermitName<'a> {
     }
 
     /// Grants permits to the first waiters, as many as fit, but at most [`MOST`]. The first one that does not fit
-    /// keeps back those behind it.
+    /// blocks those after it.
     pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();

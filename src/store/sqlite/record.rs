@@ -113,7 +113,7 @@ WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask
   AND ask.attempt IN (r.attempt, -1) AND r.state = 'running'
 RETURNING scope, idempotency_key, attempt;";
 
-/// Before a statement: the clock. What a statement is asked for, `ask`, comes between.
+/// The clock, as the first table of a WITH. The parameters follow as the table `ask`, and then the statement.
 const NOW: &str =
     "WITH now (us) AS (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ";
 
@@ -187,8 +187,7 @@ async fn exchange(
     claims: &[ClaimParams],
 ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
     let rows = rows_durably(conn, |text| {
-        push_ends(text, ends);
-        push_claims(text, claims);
+        push_ends(text, ends) + push_claims(text, claims)
     })
     .await?;
     let (of_ends, of_claims) = rows.split_at(usize::from(!ends.is_empty()));
@@ -196,22 +195,32 @@ async fn exchange(
         let numbers = rows.iter().flatten().map(KeyNumber::from_row);
         numbers.collect::<Result<Vec<_>, _>>()
     };
+    let numbers = |rows| numbers(rows).map_err(|error| Fault::from(error).half_done());
     let (of_ends, claimed) = (numbers(of_ends)?, numbers(of_claims)?);
-    let ended = which_ended(ends, &of_ends);
-    let finished = conn.record_ended(ends, &ended).await;
+    let finished = conn
+        .record_ended(ends, &which_ended(ends, &of_ends))
+        .await?;
     let others = unclaimed(claims, &claimed);
     let rows = if others.is_empty() {
         Ok(Vec::new())
     } else {
         conn.record_read(&others, 0).await
     };
-    let rows = rows.map_err(Fault::half_done)?;
-    let claimed = claim_outcomes(claims, &claimed, &rows);
-    Ok((finished.map_err(Fault::half_done)?, claimed))
+    // Where nothing has changed, the next sending finds it as this one did.
+    let has_changed = !(of_ends.is_empty() && claimed.is_empty());
+    let rows = rows.map_err(|fault| {
+        if has_changed {
+            fault.half_done()
+        } else {
+            fault
+        }
+    })?;
+    Ok((finished, claim_outcomes(claims, &claimed, &rows)))
 }
 
-/// The claims, as a table and the statements that read it. (As a JSON text they cost several times as much.)
-pub(super) fn push_claims(text: &mut QueryBuilder<Sqlite>, all: &[ClaimParams]) {
+/// The claims, as a table and the statements that read it: returns how many statements. (As a JSON text they cost several times as much.)
+pub(super) fn push_claims(text: &mut QueryBuilder<Sqlite>, all: &[ClaimParams]) -> usize {
+    let mut statements = 0;
     for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {
         let asks = all.iter().filter(|params| params.seen.is_none() == is_new);
         let asks: Vec<&ClaimParams> = asks.collect();
@@ -233,13 +242,15 @@ pub(super) fn push_claims(text: &mut QueryBuilder<Sqlite>, all: &[ClaimParams]) 
                 .push_bind(to_micros(params.remember_begun));
         });
         text.push(")").push(sql);
+        statements += 1;
     }
+    statements
 }
 
-/// The ends, as a table and the statement that reads it.
-fn push_ends(text: &mut QueryBuilder<Sqlite>, all: &[FinishParams]) {
+/// The ends, as a table and the statement that reads it: returns how many statements.
+fn push_ends(text: &mut QueryBuilder<Sqlite>, all: &[FinishParams]) -> usize {
     if all.is_empty() {
-        return;
+        return 0;
     }
     text.push(NOW).push(
         "ask (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
@@ -262,6 +273,7 @@ fn push_ends(text: &mut QueryBuilder<Sqlite>, all: &[FinishParams]) {
             .push_bind(end.step_is_open);
     });
     text.push(")").push(FINISH);
+    1
 }
 
 #[cfg(test)]

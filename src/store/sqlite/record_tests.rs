@@ -5,7 +5,7 @@ use sqlx::{Connection, Row};
 use super::*;
 use crate::model::Outcome;
 use crate::store::sqlite::step;
-use crate::store::sqlite::writing::{NORMAL, set};
+use crate::store::sqlite::writing::{NORMAL, set_level};
 use crate::store::verbs::step::StepStore;
 
 async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
@@ -37,6 +37,7 @@ async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_st
             text.push("PRAGMA synchronous; SELECT ")
                 .push_bind(7)
                 .push(";");
+            2
         };
         let rows = rows_durably(&mut conn, read).await.unwrap();
         assert_eq!(rows[0][0].get::<i64, _>(0), within);
@@ -49,7 +50,7 @@ async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_st
 async fn a_text_that_fails_leaves_neither_a_transaction_nor_another_level() {
     let dir = tempfile::tempdir().unwrap();
     let mut conn = file(&dir).await;
-    set(&mut conn, NORMAL).await.unwrap();
+    set_level(&mut conn, NORMAL).await.unwrap();
     let locks = "SELECT count(*) FROM rowlock_lock";
     // SQLite ends the transaction by itself (the second one), or leaves it.
     for fault in [
@@ -60,6 +61,7 @@ async fn a_text_that_fails_leaves_neither_a_transaction_nor_another_level() {
             text.push("INSERT INTO rowlock_lock (name, fence) VALUES (x'78', 1);")
                 .push(fault)
                 .push(";");
+            2
         };
         rows_durably(&mut conn, fails).await.unwrap_err();
         let left: i64 = sqlx::query_scalar(locks)

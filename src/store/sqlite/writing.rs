@@ -37,41 +37,47 @@ pub(super) async fn durably<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
-    let level = level(conn).await?;
+    let level = read_level(conn).await?;
     if level == NORMAL {
         sqlx::raw_sql(RAISE).execute(&mut *conn).await?;
     }
     let result = in_a_transaction(conn, work).await;
     if level == NORMAL {
-        set(conn, level).await?;
+        set_level(conn, level).await?;
     }
     result
 }
 
 /// Runs statements in a transaction that is on the disk when it has ended. Returns the rows of each statement.
 ///
-/// `push` writes the statements, each with its semicolon. They are one text, so SQLite's thread is asked twice, and
-/// not once for each of eight steps. The driver does not know of the transaction: a connection whose call is cut off
-/// is dropped (`runtime/batch/link.rs`).
+/// `push` writes the statements, each with its semicolon, and returns how many there are. They are one text, so a call takes two hops to SQLite's
+/// thread instead of eight. sqlx does not know of the transaction: a connection whose call is cut off is dropped
+/// (`runtime/batch/link.rs`).
 pub(super) async fn rows_durably(
     conn: &mut SqliteConnection,
-    push: impl FnOnce(&mut QueryBuilder<Sqlite>),
+    push: impl FnOnce(&mut QueryBuilder<Sqlite>) -> usize,
 ) -> Result<Vec<Vec<SqliteRow>>, Fault> {
-    let level = level(conn).await?;
+    let level = read_level(conn).await?;
     let _turn = writers::turn().await;
-    let mut text = QueryBuilder::new(if level == NORMAL { RAISE } else { "" });
+    let (raise, before) = if level == NORMAL { (RAISE, 2) } else { ("", 1) };
+    let mut text = QueryBuilder::new(raise);
     text.push(BEGIN_TO_WRITE).push(";");
-    push(&mut text);
+    let statements = push(&mut text);
     text.push("COMMIT; PRAGMA synchronous = ").push(level);
     match rows(conn, text).await {
-        Ok(mut rows) => {
-            rows.drain(..if level == NORMAL { 2 } else { 1 });
-            Ok(rows)
+        // The answers of COMMIT and PRAGMA follow.
+        Ok(mut rows) if rows.len() >= before + statements + 2 => {
+            Ok(rows.drain(before..before + statements).collect())
         }
+        // SQLite's thread has ended.
+        Ok(_) => Err(Fault::said(
+            FaultKind::Disconnected,
+            "a statement has no answer",
+        )),
         Err(error) => {
             let fault = undone(conn, error.into()).await;
             // If it fails, later commits are durable, too.
-            let _ = set(conn, level).await;
+            let _ = set_level(conn, level).await;
             Err(fault)
         }
     }
@@ -91,26 +97,26 @@ pub(super) async fn undone(conn: &mut SqliteConnection, fault: Fault) -> Fault {
     }
 }
 
-/// `PRAGMA synchronous`: no other level is raised. FULL and EXTRA are durable already, and OFF is the application's
+/// The only level of `PRAGMA synchronous` that is raised. FULL and EXTRA are durable, and OFF is the application's
 /// choice.
 pub(super) const NORMAL: i64 = 1;
 
 const RAISE: &str = "PRAGMA synchronous = FULL;";
 
-async fn level(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
+async fn read_level(conn: &mut SqliteConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar("PRAGMA synchronous")
         .fetch_one(conn)
         .await
 }
 
-pub(super) async fn set(conn: &mut SqliteConnection, level: i64) -> Result<(), sqlx::Error> {
+pub(super) async fn set_level(conn: &mut SqliteConnection, level: i64) -> Result<(), sqlx::Error> {
     let set = AssertSqlSafe(format!("PRAGMA synchronous = {level}"));
     sqlx::raw_sql(set).execute(conn).await?;
     Ok(())
 }
 
-/// The rows of each statement of a text. It is prepared anew: a kept PRAGMA does nothing when it runs again, and sqlx
-/// keeps 100 texts, where there are as many as sizes of a batch.
+/// The rows of each statement of a text that was run to its end. It is not kept: sqlx keeps 100 texts, and there are as
+/// many as sizes of a batch.
 async fn rows(
     conn: &mut SqliteConnection,
     mut text: QueryBuilder<Sqlite>,

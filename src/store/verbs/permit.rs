@@ -8,16 +8,17 @@
 //! [`Kind::ALL`].
 //!
 //! The queue is the one of [`store::queue`](super::queue), and each waiter has its weight. Waiters are granted
-//! strictly in the order of their positions, as many as fit: the first one that does not fit keeps back those behind
-//! it. So no writer starves.
+//! strictly in the order of their positions, as many as fit: the first one that does not fit blocks those after it.
+//! So no writer starves.
 //!
 //! Permits are made and removed, and their weight is changed, only by verbs that have the row of the name locked. A
 //! verb that ends or weighs a permit first locks that permit, without waiting: while a transaction has it pinned, the
 //! verb keeps nobody from the name. The verbs answer `None` when a transaction has a row locked that they need.
 //!
-//! A permit that has expired, or whose session has ended, is *reclaimed*: a verb that finds too little room removes
-//! such permits first, but none whose row is locked (a transaction has it pinned). The cleaner reclaims where nobody
-//! asks. `used` may be too large until then, never too small.
+//! A permit that has expired, or whose session has ended, is *reclaimed*: a verb that finds too little capacity removes
+//! such permits first, but none whose row is locked (a transaction has it pinned). If none has ended, the verb writes
+//! into `reclaim_at` until when none can end; until then a full name is refused without reading its permits. The
+//! cleaner reclaims where nobody asks. `used` may be too large until then, never too small.
 //!
 //! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last
 //! write.

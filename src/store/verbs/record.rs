@@ -68,7 +68,8 @@ pub(crate) trait RecordStore: Send {
     /// One outcome for each, in their order.
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault>;
 
-    /// What ends came to, with those that have `ended`. Reads the records of the others.
+    /// The outcome of each end, where `ended` tells which attempts a statement has ended. Reads the records of the
+    /// others. If that fails, all are in doubt.
     async fn record_ended(
         &mut self,
         all: &[FinishParams],
@@ -76,11 +77,15 @@ pub(crate) trait RecordStore: Send {
     ) -> Result<Vec<FinishOutcome>, Fault> {
         let others = all.iter().zip(ended).filter(|(_, has_ended)| !**has_ended);
         let others: Vec<_> = others.map(|(params, _)| params).collect();
+        let largest = |part: &[&FinishParams]| part.iter().map(|params| params.size()).max();
+        // (No chunk may be empty.)
+        let together = largest(&others).unwrap_or(0) * others.len() <= READ_AT_ONCE;
+        let at_once = if together { others.len().max(1) } else { 1 };
         let mut rows = Vec::new();
-        if !others.is_empty() {
-            let keys: Vec<_> = others.iter().map(|params| params.key.clone()).collect();
-            let largest = others.iter().map(|params| params.size()).max();
-            rows = self.record_read(&keys, largest.unwrap_or_default()).await?;
+        for part in others.chunks(at_once) {
+            let keys: Vec<_> = part.iter().map(|params| params.key.clone()).collect();
+            let read = self.record_read(&keys, largest(part).unwrap_or(0)).await;
+            rows.extend(read.map_err(Fault::half_done)?);
         }
         let mut rows = rows.into_iter();
         let outcome = |(params, has_ended): (&FinishParams, &bool)| match has_ended {
@@ -149,6 +154,9 @@ pub(crate) struct FinishParams {
 
 /// An id belongs to one attempt only.
 pub(crate) const ANY_ATTEMPT: i64 = -1;
+
+/// The most bytes of outcomes that [`RecordStore::record_ended`] reads at once.
+const READ_AT_ONCE: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
 pub(crate) enum RecordEnd {
