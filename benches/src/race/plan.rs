@@ -32,7 +32,8 @@ pub(crate) struct Arguments {
     /// How many names are in the table, for the workload growth.
     #[arg(long, value_delimiter = ',', default_value = "1000,100000,1000000")]
     pub(crate) names: Vec<u32>,
-    /// Puts a network in front of every server. Round-trip times in milliseconds; the runs with each of them take turns.
+    /// Puts a network in front of every server. Round-trip times in milliseconds; the runs with each of them take
+    /// turns.
     #[arg(long, value_delimiter = ',')]
     pub(crate) round_trips: Vec<f64>,
     /// The number of rounds. In each round, the contenders take turns. The result is the median of the rounds.

@@ -69,8 +69,8 @@ impl Score {
         (!ratios.is_empty()).then(|| median(ratios))
     }
 
-    /// The pairs of this heat beside those that were possible. A possible pair takes as long as one of `quick`, and two of
-    /// the additional round-trip times. The median of the rounds.
+    /// The pairs of this heat beside those that were possible. A possible pair takes as long as one of `quick`, and
+    /// two of the additional round-trip times. The median of the rounds.
     fn share_of_possible(&self, quick: &Self) -> Option<f64> {
         let longer = self
             .start

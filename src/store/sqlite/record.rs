@@ -218,7 +218,8 @@ async fn exchange(
     Ok((finished, claim_outcomes(claims, &claimed, &rows)))
 }
 
-/// The claims, as a table and the statements that read it: returns how many statements. (As a JSON text they cost several times as much.)
+/// The claims, as a table and the statements that read it. Returns how many statements. (As a JSON text they cost
+/// several times as much.)
 pub(super) fn push_claims(text: &mut QueryBuilder<Sqlite>, all: &[ClaimParams]) -> usize {
     let mut statements = 0;
     for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {

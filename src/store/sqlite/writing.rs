@@ -50,9 +50,9 @@ pub(super) async fn durably<T>(
 
 /// Runs statements in a transaction that is on the disk when it has ended. Returns the rows of each statement.
 ///
-/// `push` writes the statements, each with its semicolon, and returns how many there are. They are one text, so a call takes two hops to SQLite's
-/// thread instead of eight. sqlx does not know of the transaction: a connection whose call is cut off is dropped
-/// (`runtime/batch/link.rs`).
+/// `push` writes the statements, each with its semicolon, and returns how many there are. They are one text, so a
+/// call takes two hops to SQLite's thread instead of eight. sqlx does not know of the transaction: a connection whose
+/// call is cut off is dropped (`runtime/batch/link.rs`).
 pub(super) async fn rows_durably(
     conn: &mut SqliteConnection,
     push: impl FnOnce(&mut QueryBuilder<Sqlite>) -> usize,
@@ -115,8 +115,8 @@ pub(super) async fn set_level(conn: &mut SqliteConnection, level: i64) -> Result
     Ok(())
 }
 
-/// The rows of each statement of a text that was run to its end. It is not kept: sqlx keeps 100 texts, and there are as
-/// many as sizes of a batch.
+/// The rows of each statement of a text that was run to its end. It is not kept: sqlx keeps 100 texts, and there are
+/// as many as sizes of a batch.
 async fn rows(
     conn: &mut SqliteConnection,
     mut text: QueryBuilder<Sqlite>,

@@ -15,10 +15,10 @@
 //! verb that ends or weighs a permit first locks that permit, without waiting: while a transaction has it pinned, the
 //! verb keeps nobody from the name. The verbs answer `None` when a transaction has a row locked that they need.
 //!
-//! A permit that has expired, or whose session has ended, is *reclaimed*: a verb that finds too little capacity removes
-//! such permits first, but none whose row is locked (a transaction has it pinned). If none has ended, the verb writes
-//! into `reclaim_at` until when none can end; until then a full name is refused without reading its permits. The
-//! cleaner reclaims where nobody asks. `used` may be too large until then, never too small.
+//! A permit that has expired, or whose session has ended, is *reclaimed*: a verb that finds too little capacity
+//! removes such permits first, but none whose row is locked (a transaction has it pinned). If none has ended, the
+//! verb writes into `reclaim_at` until when none can end; until then a full name is refused without reading its
+//! permits. The cleaner reclaims where nobody asks. `used` may be too large until then, never too small.
 //!
 //! A fence is given by every grant of a semaphore, and by every grant of a writer. Readers share the fence of the last
 //! write.
