@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lease_text::{Done, release_all, take_all};
-use super::writing::undone;
+use crate::model::FaultKind;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::TakeParams;
@@ -21,6 +21,8 @@ const EXCHANGE: &str = concat!(
     take_all!(),
     ";COMMIT"
 );
+
+const ROLLBACK: &str = "ROLLBACK";
 
 /// Frees the names of the releases that have no waiters, and grants the free names of the takes. Does nothing if it
 /// fails. If the future is dropped, the transaction may stay open.
@@ -38,6 +40,20 @@ pub(super) async fn exchange(
     match exchanged {
         Ok(rows) => Ok(rows.into_iter().collect()),
         Err(error) => Err(undone(conn, error.into()).await),
+    }
+}
+
+/// Ends the transaction of a text that has failed, if it has begun one that is still open.
+async fn undone(conn: &mut SqliteConnection, fault: Fault) -> Fault {
+    let Err(error) = sqlx::raw_sql(ROLLBACK).execute(conn).await else {
+        return fault;
+    };
+    match Fault::from(error) {
+        // SQLITE_ERROR: "cannot rollback - no transaction is active". BEGIN has failed, or SQLite has rolled back by
+        // itself.
+        rollback if rollback.kind == FaultKind::Other => fault,
+        // The transaction may be open: this connection is of no use.
+        rollback => Fault::said(FaultKind::Disconnected, format!("{fault}; {rollback}")),
     }
 }
 

@@ -6,7 +6,6 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::*;
-use crate::model::FaultKind;
 use crate::model::Name;
 use crate::store::sqlite::Sqlite;
 use crate::store::verbs::lease::{LeaseStore, TakeOutcome};

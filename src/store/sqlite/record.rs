@@ -4,17 +4,17 @@
 //! set to end one later.
 
 use async_trait::async_trait;
-use sqlx::{FromRow, QueryBuilder, Sqlite, SqliteConnection};
+use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
 use super::grant_rule::may_grant;
-use super::writing::{durably, rows_durably};
+use super::writing::durably;
 use crate::model::RecordKey;
 use crate::store::driver::{json, writers};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeepParams, KeyNumber,
-    RecordStore, claim_outcomes, number_of, unclaimed, which_ended,
+    RecordStore, claim_outcomes, number_of, unclaimed,
 };
 use crate::store::verbs::record_row::{RecordRow, plain_columns};
 use crate::store::verbs::time::{micros, to_micros};
@@ -41,7 +41,7 @@ const READ: &str = read_records!(
      (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now"
 );
 
-/// After the claims, [`push_claims`].
+/// After the claims, [`claims`].
 const CLAIM_NEW: &str = concat!(
     "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
@@ -53,7 +53,7 @@ WHERE ",
     may_grant!(),
     "
 ON CONFLICT DO NOTHING
-RETURNING scope, idempotency_key, attempt;"
+RETURNING scope, idempotency_key, attempt"
 );
 
 const CLAIM_AGAIN: &str = concat!(
@@ -70,7 +70,7 @@ WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt = ask.se
   AND ",
     may_grant!(),
     "
-RETURNING scope, idempotency_key, attempt;"
+RETURNING scope, idempotency_key, attempt"
 );
 
 const FORGET: &str = "
@@ -93,7 +93,7 @@ FROM (
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id AND r.state = 'running'
 RETURNING scope, idempotency_key, lease_until - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-/// After the ends, [`push_ends`].
+/// After the ends, [`ends`].
 const FINISH: &str = "
 UPDATE rowlock_idempotency AS r
 SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown' ELSE ask.state END,
@@ -111,7 +111,7 @@ SET state = CASE WHEN ask.step_is_open AND r.open_step IS NOT NULL THEN 'unknown
 FROM ask, now
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt_id = ask.attempt_id
   AND ask.attempt IN (r.attempt, -1) AND r.state = 'running'
-RETURNING scope, idempotency_key, attempt;";
+RETURNING scope, idempotency_key, attempt";
 
 /// The clock, as the first table of a WITH. The parameters follow as the table `ask`, and then the statement.
 const NOW: &str =
@@ -124,12 +124,7 @@ impl RecordStore for SqliteConnection {
         keys: &[RecordKey],
         largest: usize,
     ) -> Result<Vec<Option<RecordRow>>, Fault> {
-        let rows = sqlx::query_as(READ)
-            .bind(json::keys(keys))
-            .bind(i64::try_from(largest).unwrap_or(i64::MAX))
-            .fetch_all(self)
-            .await?;
-        Ok(RecordRow::in_order(rows, keys))
+        Ok(read(self, keys, largest).await?)
     }
 
     async fn record_is_claimed(&mut self, _key: &RecordKey) -> Result<bool, Fault> {
@@ -150,7 +145,7 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        Ok(exchange(self, &[], all).await?.1)
+        durably(self, async |conn| claimed(conn, all).await).await
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -169,7 +164,7 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        Ok(exchange(self, all, &[]).await?.0)
+        durably(self, async |conn| finished(conn, all).await).await
     }
 
     async fn record_exchange(
@@ -177,87 +172,103 @@ impl RecordStore for SqliteConnection {
         ends: &[FinishParams],
         claims: &[ClaimParams],
     ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-        exchange(self, ends, claims).await
+        durably(self, async |conn| {
+            let finished = finished(&mut *conn, ends).await?;
+            Ok((finished, claimed(conn, claims).await?))
+        })
+        .await
     }
 }
 
-async fn exchange(
+async fn finished(
     conn: &mut SqliteConnection,
-    ends: &[FinishParams],
-    claims: &[ClaimParams],
-) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-    let rows = rows_durably(conn, |text| {
-        push_ends(text, ends) + push_claims(text, claims)
-    })
-    .await?;
-    let (of_ends, of_claims) = rows.split_at(usize::from(!ends.is_empty()));
-    let numbers = |rows: &[Vec<_>]| {
-        let numbers = rows.iter().flatten().map(KeyNumber::from_row);
-        numbers.collect::<Result<Vec<_>, _>>()
-    };
-    let numbers = |rows| numbers(rows).map_err(|error| Fault::from(error).half_done());
-    let (of_ends, claimed) = (numbers(of_ends)?, numbers(of_claims)?);
-    let finished = conn
-        .record_ended(ends, &which_ended(ends, &of_ends))
-        .await?;
-    let others = unclaimed(claims, &claimed);
-    let rows = if others.is_empty() {
-        Ok(Vec::new())
-    } else {
-        conn.record_read(&others, 0).await
-    };
-    // Where nothing has changed, the next sending finds it as this one did.
-    let has_changed = !(of_ends.is_empty() && claimed.is_empty());
-    let rows = rows.map_err(|fault| {
-        if has_changed {
-            fault.half_done()
+    all: &[FinishParams],
+) -> Result<Vec<FinishOutcome>, sqlx::Error> {
+    let ended = numbers(&mut *conn, ends(all), FINISH, all.len()).await?;
+    let mut finished = Vec::with_capacity(all.len());
+    for params in all {
+        finished.push(if number_of(&ended, &params.key).is_some() {
+            FinishOutcome::Ended
         } else {
-            fault
-        }
-    })?;
-    Ok((finished, claim_outcomes(claims, &claimed, &rows)))
+            let key = std::slice::from_ref(&params.key);
+            let rows = read(conn, key, params.size()).await?;
+            params.missed(rows.iter().flatten().next())
+        });
+    }
+    Ok(finished)
 }
 
-/// The claims, as a table and the statements that read it. Returns how many statements. (As a JSON text they cost
-/// several times as much.)
-pub(super) fn push_claims(text: &mut QueryBuilder<Sqlite>, all: &[ClaimParams]) -> usize {
-    let mut statements = 0;
+async fn claimed(
+    conn: &mut SqliteConnection,
+    all: &[ClaimParams],
+) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
+    let claimed = claim(conn, all).await?;
+    let others = unclaimed(all, &claimed);
+    let rows = if others.is_empty() {
+        Vec::new()
+    } else {
+        read(conn, &others, 0).await?
+    };
+    Ok(claim_outcomes(all, &claimed, &rows))
+}
+
+async fn read(
+    conn: &mut SqliteConnection,
+    keys: &[RecordKey],
+    largest: usize,
+) -> Result<Vec<Option<RecordRow>>, sqlx::Error> {
+    let rows = sqlx::query_as(READ)
+        .bind(json::keys(keys))
+        .bind(i64::try_from(largest).unwrap_or(i64::MAX))
+        .fetch_all(conn)
+        .await?;
+    Ok(RecordRow::in_order(rows, keys))
+}
+
+/// The attempts that have begun.
+pub(super) async fn claim(
+    conn: &mut SqliteConnection,
+    all: &[ClaimParams],
+) -> Result<Vec<KeyNumber>, sqlx::Error> {
+    let mut claimed = Vec::new();
     for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {
         let asks = all.iter().filter(|params| params.seen.is_none() == is_new);
         let asks: Vec<&ClaimParams> = asks.collect();
-        if asks.is_empty() {
-            continue;
+        if !asks.is_empty() {
+            claimed.extend(numbers(&mut *conn, claims(&asks), sql, asks.len()).await?);
         }
-        text.push(NOW).push(
-            "ask (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun) AS (",
-        );
-        text.push_values(asks, |mut row, params| {
-            row.push_bind(params.key.scope().to_vec())
-                .push_bind(params.key.key().to_vec())
-                .push_bind(params.seen)
-                .push_bind(params.max_attempts)
-                .push_bind(params.attempt_id)
-                .push_bind(params.holder.to_string())
-                .push_bind(params.fingerprint.as_bytes().to_vec())
-                .push_bind(to_micros(params.lease))
-                .push_bind(to_micros(params.remember_begun));
-        });
-        text.push(")").push(sql);
-        statements += 1;
     }
-    statements
+    Ok(claimed)
 }
 
-/// The ends, as a table and the statement that reads it: returns how many statements.
-fn push_ends(text: &mut QueryBuilder<Sqlite>, all: &[FinishParams]) -> usize {
-    if all.is_empty() {
-        return 0;
-    }
-    text.push(NOW).push(
+/// The claims as a table. (As a JSON text they cost several times as much.)
+fn claims(all: &[&ClaimParams]) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(NOW);
+    sql.push(
+        "ask (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun) AS (",
+    );
+    sql.push_values(all, |mut row, params| {
+        row.push_bind(params.key.scope().to_vec())
+            .push_bind(params.key.key().to_vec())
+            .push_bind(params.seen)
+            .push_bind(params.max_attempts)
+            .push_bind(params.attempt_id)
+            .push_bind(params.holder.to_string())
+            .push_bind(params.fingerprint.as_bytes().to_vec())
+            .push_bind(to_micros(params.lease))
+            .push_bind(to_micros(params.remember_begun));
+    });
+    sql
+}
+
+/// The ends as a table.
+fn ends(all: &[FinishParams]) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(NOW);
+    sql.push(
         "ask (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
               remember_begun, step_is_open) AS (",
     );
-    text.push_values(all, |mut row, params| {
+    sql.push_values(all, |mut row, params| {
         let end = EndColumns::from(&params.end);
         row.push_bind(params.key.scope().to_vec())
             .push_bind(params.key.key().to_vec())
@@ -273,8 +284,20 @@ fn push_ends(text: &mut QueryBuilder<Sqlite>, all: &[FinishParams]) -> usize {
             .push_bind(end.remember_begun)
             .push_bind(end.step_is_open);
     });
-    text.push(")").push(FINISH);
-    1
+    sql
+}
+
+/// What a statement returns for its asks.
+async fn numbers(
+    conn: &mut SqliteConnection,
+    mut asks: QueryBuilder<Sqlite>,
+    sql: &str,
+    number: usize,
+) -> Result<Vec<KeyNumber>, sqlx::Error> {
+    asks.push(")").push(sql);
+    // sqlx keeps 100 prepared statements. There are as many texts as sizes of a batch.
+    let query = asks.build_query_as().persistent(number == 1);
+    query.fetch_all(conn).await
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@
 //! A transaction that may write has the whole file to itself: no other transaction can have claimed anything.
 
 use async_trait::async_trait;
-use sqlx::{QueryBuilder, SqliteConnection};
+use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::in_tx::{database, in_transaction};
-use super::record::push_claims;
+use super::record::claim;
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::TxReply;
 use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams, KeyNumber,
+    ClaimOutcome, ClaimParams, EndColumns, FinishOutcome, FinishParams,
 };
 use crate::store::verbs::record_in_tx::RecordInTxStore;
 use crate::store::verbs::time::to_micros;
@@ -38,12 +38,8 @@ impl RecordInTxStore for SqliteConnection {
         sqlx::raw_sql("SAVEPOINT rowlock_claim")
             .execute(&mut *self)
             .await?;
-        let mut claim = QueryBuilder::new("");
-        push_claims(&mut claim, std::slice::from_ref(params));
-        let claimed = claim
-            .build_query_as::<KeyNumber>()
-            .fetch_optional(&mut *self);
-        let attempt = claimed.await?.map(|claimed| claimed.2);
+        let claimed = claim(self, std::slice::from_ref(params)).await?;
+        let attempt = claimed.first().map(|claimed| claimed.2);
         let database: Option<Uuid> = database(self).await?;
         let mine = |attempt| ClaimOutcome::Mine { attempt };
         let found = attempt.map_or(ClaimOutcome::Missed, mine);

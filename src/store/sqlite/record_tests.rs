@@ -5,7 +5,6 @@ use sqlx::{Connection, Row};
 use super::*;
 use crate::model::Outcome;
 use crate::store::sqlite::step;
-use crate::store::sqlite::writing::{NORMAL, set_level};
 use crate::store::verbs::step::StepStore;
 
 async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
@@ -33,47 +32,6 @@ async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_st
         let seen = durably(&mut conn, async |conn| Ok(synchronous(conn).await)).await;
         assert_eq!(seen.unwrap(), within);
         assert_eq!(synchronous(&mut conn).await, level);
-        let read = |text: &mut QueryBuilder<Sqlite>| {
-            text.push("PRAGMA synchronous; SELECT ")
-                .push_bind(7)
-                .push(";");
-            2
-        };
-        let rows = rows_durably(&mut conn, read).await.unwrap();
-        assert_eq!(rows[0][0].get::<i64, _>(0), within);
-        assert_eq!(rows[1][0].get::<i64, _>(0), 7);
-        assert_eq!(synchronous(&mut conn).await, level);
-    }
-}
-
-#[tokio::test]
-async fn a_text_that_fails_leaves_neither_a_transaction_nor_another_level() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut conn = file(&dir).await;
-    set_level(&mut conn, NORMAL).await.unwrap();
-    let locks = "SELECT count(*) FROM rowlock_lock";
-    // SQLite ends the transaction by itself (the second one), or leaves it.
-    for fault in [
-        "SELECT nothing",
-        "INSERT OR ROLLBACK INTO rowlock_lock SELECT * FROM rowlock_lock",
-    ] {
-        let fails = |text: &mut QueryBuilder<Sqlite>| {
-            text.push("INSERT INTO rowlock_lock (name, fence) VALUES (x'78', 1);")
-                .push(fault)
-                .push(";");
-            2
-        };
-        rows_durably(&mut conn, fails).await.unwrap_err();
-        let left: i64 = sqlx::query_scalar(locks)
-            .fetch_one(&mut conn)
-            .await
-            .unwrap();
-        assert_eq!(left, 0, "{fault}");
-        assert_eq!(synchronous(&mut conn).await, NORMAL, "{fault}");
-        sqlx::raw_sql("BEGIN; COMMIT")
-            .execute(&mut conn)
-            .await
-            .unwrap();
     }
 }
 

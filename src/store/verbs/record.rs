@@ -70,6 +70,7 @@ pub(crate) trait RecordStore: Send {
 
     /// The outcome of each end, where `ended` tells which attempts a statement has ended. Reads the records of the
     /// others. If that fails, all are in doubt.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     async fn record_ended(
         &mut self,
         all: &[FinishParams],
@@ -156,6 +157,7 @@ pub(crate) struct FinishParams {
 pub(crate) const ANY_ATTEMPT: i64 = -1;
 
 /// The most bytes of outcomes that [`RecordStore::record_ended`] reads at once.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 const READ_AT_ONCE: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -272,6 +274,7 @@ pub(crate) fn number_of(rows: &[KeyNumber], key: &RecordKey) -> Option<i64> {
 }
 
 /// Which attempts have ended.
+#[cfg(feature = "postgres")]
 pub(crate) fn which_ended(all: &[FinishParams], numbers: &[KeyNumber]) -> Vec<bool> {
     let has_ended = |params: &FinishParams| number_of(numbers, &params.key).is_some();
     all.iter().map(has_ended).collect()
