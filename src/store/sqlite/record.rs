@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use super::grant_rule::may_grant;
+use super::quarantine::is_quarantined;
 use super::writing::durably;
 use crate::model::RecordKey;
 use crate::store::driver::{json, writers};
@@ -42,22 +42,17 @@ const READ: &str = read_records!(
 );
 
 /// After the claims, [`claims`].
-const CLAIM_NEW: &str = concat!(
-    "
+const CLAIM_NEW: &str = "
 INSERT INTO rowlock_idempotency (scope, idempotency_key, state, attempt, abandoned, max_attempts, attempt_id, holder,
                                  fingerprint, bound, began_at, attempted_at, lease_until, forget_at, clean_at)
 SELECT ask.scope, ask.key, 'running', now.us, 1, ask.max_attempts, ask.attempt_id, ask.holder, ask.fingerprint, 0,
        now.us, now.us, now.us + ask.lease + 1000, now.us + ask.remember_begun, now.us + ask.remember_begun
 FROM ask, now
-WHERE ",
-    may_grant!(),
-    "
+WHERE ask.seen IS NULL
 ON CONFLICT DO NOTHING
-RETURNING scope, idempotency_key, attempt"
-);
+RETURNING scope, idempotency_key, attempt";
 
-const CLAIM_AGAIN: &str = concat!(
-    "
+const CLAIM_AGAIN: &str = "
 UPDATE rowlock_idempotency AS r
 SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.attempt + 1, now.us),
     abandoned = iif(r.lease_until > now.us - 3600000000, r.abandoned, 0) + 1,
@@ -67,11 +62,7 @@ SET state = 'running', bound = r.bound OR r.state = 'running', attempt = max(r.a
 FROM ask, now
 WHERE r.scope = ask.scope AND r.idempotency_key = ask.key AND r.attempt = ask.seen
   AND (r.state = 'free' OR (r.state = 'running' AND r.open_step IS NULL AND r.lease_until <= now.us))
-  AND ",
-    may_grant!(),
-    "
-RETURNING scope, idempotency_key, attempt"
-);
+RETURNING scope, idempotency_key, attempt";
 
 const FORGET: &str = "
 DELETE FROM rowlock_idempotency
@@ -202,7 +193,11 @@ async fn claimed(
     conn: &mut SqliteConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
-    let claimed = claim(conn, all).await?;
+    let claimed = if is_quarantined(conn).await? {
+        Vec::new()
+    } else {
+        claim(conn, all).await?
+    };
     let others = unclaimed(all, &claimed);
     let rows = if others.is_empty() {
         Vec::new()
