@@ -13,16 +13,8 @@ pub(super) async fn in_a_transaction<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
-    transact(conn, BEGIN_TO_WRITE, work).await
-}
-
-async fn transact<T>(
-    conn: &mut SqliteConnection,
-    begin: &'static str,
-    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, Fault> {
     let _turn = writers::turn().await;
-    let mut tx = conn.begin_with(begin).await?;
+    let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
     match work(&mut tx).await {
         Ok(done) => {
             tx.commit().await?;
@@ -46,12 +38,12 @@ pub(super) async fn durably<T>(
         .await?;
     // Only NORMAL is raised: FULL and EXTRA are durable already, and OFF is the application's choice.
     let raise = level == 1;
-    let begin = if raise {
-        "PRAGMA synchronous = FULL; BEGIN IMMEDIATE"
-    } else {
-        BEGIN_TO_WRITE
-    };
-    let result = transact(conn, begin, work).await;
+    if raise {
+        sqlx::raw_sql("PRAGMA synchronous = FULL")
+            .execute(&mut *conn)
+            .await?;
+    }
+    let result = in_a_transaction(conn, work).await;
     if raise {
         sqlx::raw_sql("PRAGMA synchronous = NORMAL")
             .execute(conn)
