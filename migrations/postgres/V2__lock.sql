@@ -11,7 +11,6 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     acquired_at timestamptz,
     expires_at  timestamptz,
     session_id  uuid,
-    recall      uuid,
     waiters       bigint       NOT NULL DEFAULT 0,
     next_position bigint       NOT NULL DEFAULT 1,
     passed        bigint       NOT NULL DEFAULT 0,
@@ -26,7 +25,7 @@ CREATE TABLE IF NOT EXISTS rowlock_lock (
     CONSTRAINT rowlock_lock_fence CHECK (fence BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT rowlock_lock_held CHECK (
         (grant_id IS NULL AND holder IS NULL AND acquired_at IS NULL AND expires_at IS NULL
-         AND session_id IS NULL AND recall IS NULL)
+         AND session_id IS NULL)
         OR (grant_id IS NOT NULL AND holder IS NOT NULL
             AND acquired_at IS NOT NULL AND isfinite(acquired_at)
             AND expires_at IS NOT NULL AND isfinite(expires_at))

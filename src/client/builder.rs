@@ -10,7 +10,7 @@ use crate::model::{ClockError, ConnectError, Error, InvalidError};
 use crate::runtime::Core;
 use crate::runtime::base::password::AskPassword;
 use crate::runtime::base::settings::{Preparing, Settings};
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::engines;
 use crate::store::driver::engines::Connect;
 use crate::transaction::{Pool, connector};

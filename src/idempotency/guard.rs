@@ -209,7 +209,6 @@ impl IdempotencyGuard {
     /// Once polled, it goes on in the background, and dropping the guard does not free the key. (If the database
     /// refuses the outcome, others take over when the lease ends.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
-        self.check_running("complete")?;
         self.keep_known().await?;
         self.check_steps()?;
         let end = self.bounds.done(outcome)?;

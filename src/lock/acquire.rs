@@ -11,24 +11,17 @@ use super::{Held, Lock, TryAcquire};
 use crate::model::bounds::{
     MAX_WAIT, MIN_TTL, check_holder, check_linger, check_ttl, check_wait, within,
 };
-use crate::model::{Error, InvalidError, Moment, Name, Subject};
+use crate::model::{Busy, Error, InvalidError, Moment, Name, Subject};
 use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::{backoff, meter, spans};
-use crate::runtime::held::guard::Guard;
 use crate::runtime::requests::join::JoinAnswer;
-use crate::runtime::requests::take::{AcquireAnswer, Take};
+use crate::runtime::requests::take::{Acquired, Take};
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::{FOR_EVER, TakeParams};
 use crate::store::verbs::permit::pass_any;
 use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::transaction::is_alone_in;
-
-/// The outcome of asking.
-pub(super) enum Attempt<T> {
-    Held(Guard),
-    Not(T),
-}
 
 impl Lock {
     /// Asks once for the lease. `None`: another holder has it, or others wait for it in the queue and come first. (To
@@ -84,8 +77,8 @@ impl Lock {
             return Ok(TryAcquire::Held(Held::new(guard, &self.core)));
         }
         Ok(match self.ask(name).await? {
-            AcquireAnswer::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
-            AcquireAnswer::Busy(busy) => TryAcquire::Busy(busy),
+            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
+            Acquired::Not(busy) => TryAcquire::Busy(busy),
         })
     }
 
@@ -217,26 +210,18 @@ impl Lock {
     }
 
     /// Asks once.
-    pub(super) async fn ask(&self, name: &Name) -> Result<AcquireAnswer, Error> {
+    pub(super) async fn ask(&self, name: &Name) -> Result<Acquired<Busy>, Error> {
         // If this client keeps a lingering lease of the name, its release is sent before this acquire.
         drop(self.core.queue.keepers.recall(name));
         if self.share.is_some() {
             return self.ask_for_permit(name).await;
         }
-        let asked = self.as_owner(name, async |give_up| {
-            Ok(match self.take(name, give_up).await? {
-                AcquireAnswer::Held(guard) => Attempt::Held(guard),
-                AcquireAnswer::Busy(busy) => Attempt::Not(busy),
-            })
-        });
-        Ok(match asked.await? {
-            Attempt::Held(guard) => AcquireAnswer::Held(guard),
-            Attempt::Not(busy) => AcquireAnswer::Busy(busy),
-        })
+        let ask = async |give_up| self.take(name, give_up).await;
+        self.as_owner(name, ask).await
     }
 
     /// Asks once for a permit. It joins the queue, in which it may not wait.
-    async fn ask_for_permit(&self, name: &Name) -> Result<AcquireAnswer, Error> {
+    async fn ask_for_permit(&self, name: &Name) -> Result<Acquired<Busy>, Error> {
         let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let (mut is_passed_on, mut backoff) = (false, backoff::poll());
         loop {
@@ -244,13 +229,13 @@ impl Lock {
             match self.join_at(place, 0, give_up).await? {
                 // The session of the permit has just ended: another one gets it.
                 JoinAnswer::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => {}
-                JoinAnswer::Held(guard) => return Ok(AcquireAnswer::Held(guard)),
+                JoinAnswer::Held(guard) => return Ok(Acquired::Held(guard)),
                 // Perhaps all waiters are dead. They would be in the way until somebody waits.
                 JoinAnswer::Full(busy) if busy.waiters > 0 && !is_passed_on => {
                     self.pass_on(name).await?;
                     is_passed_on = true;
                 }
-                JoinAnswer::Full(busy) => return Ok(AcquireAnswer::Busy(busy)),
+                JoinAnswer::Full(busy) => return Ok(Acquired::Not(busy)),
                 // Another verb has the row of the name, for a moment.
                 JoinAnswer::Locked | JoinAnswer::Queued(_) if !give_up.has_passed() => {
                     sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
@@ -282,14 +267,14 @@ impl Lock {
     pub(super) async fn as_owner<T>(
         &self,
         name: &Name,
-        ask: impl AsyncFnOnce(Moment) -> Result<Attempt<T>, Error>,
-    ) -> Result<Attempt<T>, Error> {
+        ask: impl AsyncFnOnce(Moment) -> Result<Acquired<T>, Error>,
+    ) -> Result<Acquired<T>, Error> {
         let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return ask(give_up).await;
         };
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Attempt::Held(guard));
+            return Ok(Acquired::Held(guard));
         }
         let _asking = select! {
             biased;
@@ -302,17 +287,17 @@ impl Lock {
         };
         // Another task of this owner may have got the lease meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Attempt::Held(guard));
+            return Ok(Acquired::Held(guard));
         }
         let asked = ask(give_up).await?;
-        if let Attempt::Held(guard) = &asked {
+        if let Acquired::Held(guard) = &asked {
             owner.granted(guard.grant());
         }
         Ok(asked)
     }
 
     /// Asks for a fresh grant.
-    async fn take(&self, name: &Name, give_up: Moment) -> Result<AcquireAnswer, Error> {
+    async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired<Busy>, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.shown_holder().await;
         loop {
@@ -334,7 +319,7 @@ impl Lock {
             let acquired = core.lanes.answer(reply).await?;
             // The session may have ended meanwhile: then the lock is not held, and another session gets it.
             let ended = session.is_some_and(|session| !session.grant.is_held());
-            if !ended || give_up.has_passed() || matches!(acquired, AcquireAnswer::Busy(_)) {
+            if !ended || give_up.has_passed() || matches!(acquired, Acquired::Not(_)) {
                 return Ok(acquired);
             }
         }

@@ -1,5 +1,5 @@
 //! Waiting for a lease together with other tasks of this client; see
-//! [`runtime::cohort`](crate::runtime::wait::cohort).
+//! [`runtime::wait::cohort`](crate::runtime::wait::cohort).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::Lock;
 use super::patience::{Patience, until};
 use crate::model::{Error, Kind, Name, Subject};
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::take::AcquireAnswer;
+use crate::runtime::requests::take::Acquired;
 use crate::runtime::wait::cohort::delegate::{Delegation, LINGERING};
 use crate::runtime::wait::cohort::{Arrival, Cohort, CohortKey, CohortWaiter, WaitEnd};
 use crate::store::verbs::Store;
@@ -28,17 +28,17 @@ impl Lock {
             Arrival::Held(guard) => return Ok(guard),
             Arrival::Asks(mut asking) => {
                 match self.ask(name).await {
-                    Ok(AcquireAnswer::Held(guard)) => {
+                    Ok(Acquired::Held(guard)) => {
                         let reserved = self.reserve(&guard).await;
                         match asking.granted(guard, reserved) {
                             Ok(guard) => return Ok(guard),
                             Err(lost) => asking = lost,
                         }
                     }
-                    Ok(AcquireAnswer::Busy(busy)) if patience.is_over() => {
+                    Ok(Acquired::Not(busy)) if patience.is_over() => {
                         return Err(patience.timed_out(busy));
                     }
-                    Ok(AcquireAnswer::Busy(_)) => {}
+                    Ok(Acquired::Not(_)) => {}
                     Err(error) if !error.is_transient() || patience.is_over() => return Err(error),
                     Err(error) => cohort.set_trouble(Some(&error)),
                 }
@@ -127,16 +127,12 @@ impl Lock {
             return FenceBlock::default();
         }
         let reserved = async {
-            let session = self.core.session().await?;
-            self.core.queue.linger(Arc::clone(&session));
-            let session = session.grant.id;
             let params = ConfirmParams {
                 name: grant.name.clone(),
                 grant_id: grant.id,
                 ttl: self.lease(),
                 session: grant.session_id(),
                 fences: LINGERING,
-                recall: Some(session),
             };
             let head = self
                 .core
@@ -189,8 +185,8 @@ mod tests {
 
     async fn guard_of(lock: &Lock, name: &Name) -> Guard {
         match lock.ask(name).await.unwrap() {
-            AcquireAnswer::Held(guard) => guard,
-            AcquireAnswer::Busy(busy) => panic!("{busy:?}"),
+            Acquired::Held(guard) => guard,
+            Acquired::Not(busy) => panic!("{busy:?}"),
         }
     }
 

@@ -251,8 +251,7 @@ impl Lock {
     /// under the same settings costs no statement: 1 ms to 1 min; it keeps nothing when not set. Use it for names that
     /// one process takes again and again, such as the partitions that it works on.
     ///
-    /// When a task in another client waits for the name, this client gives it back: at once on PostgreSQL, within a
-    /// tenth of a second on the other engines and behind a pooler that shares connections.
+    /// When a task in another client waits for the name, this client gives it back within a tenth of a second.
     /// [`flush`](crate::Rowlock::flush) and [`shutdown`](crate::Rowlock::shutdown) give all such names back.
     ///
     /// The price: while it is kept,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::select;
 
-use super::acquire::Attempt;
 use super::patience::{Patience, until};
 use super::{Lock, Owner};
 use crate::model::{Error, Kind, Moment, Name, Subject};
@@ -17,7 +16,7 @@ use crate::runtime::held::guard::Guard;
 use crate::runtime::requests::accept::{Accept, AcceptAnswer};
 use crate::runtime::requests::join::{Join, JoinAnswer};
 use crate::runtime::requests::pending_grant::PendingGrant;
-use crate::runtime::requests::take::AcquireAnswer;
+use crate::runtime::requests::take::Acquired;
 use crate::runtime::wait::queue::seat::SeatEnd;
 use crate::runtime::wait::queue_place::QueuePlace;
 use crate::store::verbs::Store;
@@ -61,11 +60,11 @@ impl Lock {
             let waited = async {
                 if is_asking {
                     match self.ask(name).await? {
-                        AcquireAnswer::Held(guard) => return Ok(QueueWait::Held(guard)),
-                        AcquireAnswer::Busy(busy) if patience.is_over() => {
+                        Acquired::Held(guard) => return Ok(QueueWait::Held(guard)),
+                        Acquired::Not(busy) if patience.is_over() => {
                             return Err(patience.timed_out(busy));
                         }
-                        AcquireAnswer::Busy(_) => {}
+                        Acquired::Not(_) => {}
                     }
                 }
                 self.join(name, patience.limit, &mut log).await
@@ -105,14 +104,14 @@ impl Lock {
         let joined = self.as_owner(name, async |give_up| {
             Ok(
                 match self.join_at(place, self.queue_limit, give_up).await? {
-                    JoinAnswer::Held(guard) if self.is_good(&guard) => Attempt::Held(guard),
-                    JoinAnswer::Queued(place) => Attempt::Not(Some(place)),
+                    JoinAnswer::Held(guard) if self.is_good(&guard) => Acquired::Held(guard),
+                    JoinAnswer::Queued(place) => Acquired::Not(Some(place)),
                     JoinAnswer::Full(busy) => {
                         let busy = Box::new(busy);
                         return Err(Error::QueueFull { busy });
                     }
                     // Or the session of the lock has just ended.
-                    JoinAnswer::Locked | JoinAnswer::Held(_) => Attempt::Not(None),
+                    JoinAnswer::Locked | JoinAnswer::Held(_) => Acquired::Not(None),
                 },
             )
         });
@@ -120,8 +119,8 @@ impl Lock {
         self.set_trouble(None);
         log.over(&format_args!("{name:?}"));
         match joined {
-            Attempt::Held(guard) => Ok(QueueWait::Held(guard)),
-            Attempt::Not(Some(place)) => {
+            Acquired::Held(guard) => Ok(QueueWait::Held(guard)),
+            Acquired::Not(Some(place)) => {
                 if let Some(delegation) = self.delegation.as_ref().filter(|_| place.late == 0) {
                     delegation.sits(place.seat());
                 }
@@ -136,7 +135,7 @@ impl Lock {
                 }
                 standing.await
             }
-            Attempt::Not(None) => Ok(QueueWait::Locked),
+            Acquired::Not(None) => Ok(QueueWait::Locked),
         }
     }
 
@@ -237,18 +236,17 @@ impl Lock {
                 let wanted = self.wanted(&place);
                 let delegation = self.delegation.as_ref();
                 let fences = delegation.map_or(0, |delegation| delegation.block());
-                let lingers = delegation.is_some_and(|delegation| delegation.lingers());
-                let accept = |reply| Accept::task((wanted, fences, lingers), place, reply, give_up);
+                let accept = |reply| Accept::task((wanted, fences), place, reply, give_up);
                 Ok(match core.lanes.answer(accept).await? {
-                    AcceptAnswer::Held(guard) if self.is_good(&guard) => Attempt::Held(guard),
-                    AcceptAnswer::Held(_) | AcceptAnswer::Gone => Attempt::Not(None),
-                    AcceptAnswer::Locked(place) => Attempt::Not(Some(place)),
+                    AcceptAnswer::Held(guard) if self.is_good(&guard) => Acquired::Held(guard),
+                    AcceptAnswer::Held(_) | AcceptAnswer::Gone => Acquired::Not(None),
+                    AcceptAnswer::Locked(place) => Acquired::Not(Some(place)),
                 })
             });
             match accepted.await? {
-                Attempt::Held(guard) => return Ok(QueueWait::Held(guard)),
-                Attempt::Not(None) => return Ok(QueueWait::Gone),
-                Attempt::Not(Some(again)) => place = again,
+                Acquired::Held(guard) => return Ok(QueueWait::Held(guard)),
+                Acquired::Not(None) => return Ok(QueueWait::Gone),
+                Acquired::Not(Some(again)) => place = again,
             }
             core.lanes.check_open()?;
             if limit.is_some_and(Moment::has_passed) {

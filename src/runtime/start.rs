@@ -27,8 +27,8 @@ use super::upkeep::alphabet::Alphabet;
 use super::upkeep::cleaner;
 use super::upkeep::cleaner::{CleanPlan, Cleaner};
 use super::upkeep::known_rows::KnownRows;
+use super::upkeep::prepare::prepare;
 use super::upkeep::proven_pools::ProvenPools;
-use super::upkeep::schema;
 use super::upkeep::seen_keys::SeenKeys;
 use super::wait::cohort::Cohorts;
 use super::wait::queue::Queue;
@@ -36,7 +36,7 @@ use super::wait::queue::listen::listen;
 use super::wait::queue::watch::watch;
 use super::wait::waiters::Waiters;
 use crate::model::{ConnectError, Error};
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::engines::Driver;
 use crate::store::verbs::schema::Server;
 
@@ -347,7 +347,7 @@ async fn begin(
     let engine = server.engine;
     let applied = link
         .lend(MIGRATION_LIMIT, async |session| {
-            Ok(schema::prepare(session, engine, target, preparing).await)
+            Ok(prepare(session, engine, target, preparing).await)
         })
         .await
         .map_err(|fault| fault.into_error("migrate", target))??;

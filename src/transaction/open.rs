@@ -14,7 +14,7 @@ use crate::model::{Error, InvalidError, Name};
 use crate::runtime::Core;
 use crate::runtime::base::tasks::{Completion, Tasks};
 use crate::runtime::upkeep::known_rows::KnownRows;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::engines::{Driver, SupportedDatabase};
 use crate::store::driver::fault_error::commit_unknown;
 use crate::store::driver::writers::WriteTurn;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::Error;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::engines::SupportedDatabase;
 
 /// Opens connections of rowlock's own to the database of a pool.

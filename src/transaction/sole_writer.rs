@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::commit_failure::CommitFailure;
 use super::pool::connector;
 use crate::model::{Error, InvalidError, Moment};
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::engines::SupportedDatabase;
 use crate::store::driver::writers::{WriteTurn, Writers};
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::head::{JobHead, Manner, Progress};
 use crate::model::{Error, Moment};
-use crate::store::driver::connect::VerbCall;
+use crate::store::driver::connector::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 

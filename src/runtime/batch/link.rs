@@ -13,7 +13,7 @@ use super::way::{Dialer, Way, dial_each};
 use crate::model::Moment;
 use crate::runtime::base::meter;
 use crate::runtime::base::meter::Since;
-use crate::store::driver::connect::{Connection, Connector};
+use crate::store::driver::connector::{Connection, Connector};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::Listener;
@@ -118,7 +118,7 @@ impl Link {
 
     /// Whether there is a connection. (While another link uses it, or makes it, there is one.)
     pub(crate) fn is_connected(&self) -> bool {
-        self.slot.try_place().is_none_or(|place| place.is_some())
+        self.slot.try_lock().is_none_or(|made| made.is_some())
     }
 
     /// The largest outcome that the server accepts, in bytes.
@@ -168,8 +168,8 @@ impl Link {
             let _precedes = link
                 .is_urgent
                 .then(|| Precedence::on(&link.slot, link.wait));
-            let mut place = slot.place(link.is_urgent).await;
-            let made = place.take();
+            let mut lock = slot.lock(link.is_urgent).await;
+            let made = lock.take();
             let ready = async {
                 let mut made = match made {
                     Some(made) => made,
@@ -183,7 +183,7 @@ impl Link {
                 Ok(made)
             };
             let ready = slot.unless_cut(link.patience(), ready).await;
-            *place = Some(ready.unwrap_or_else(|| Err(Fault::timed_out()))?);
+            *lock = Some(ready.unwrap_or_else(|| Err(Fault::timed_out()))?);
             Ok(())
         }
     }
@@ -217,11 +217,11 @@ impl Link {
     #[cfg(test)]
     pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
         let used = Moment::now();
-        *self.slot.try_place().unwrap() = Some(Made { connection, used });
+        *self.slot.try_lock().unwrap() = Some(Made { connection, used });
     }
 
-    /// A connection to the server that was found last, which hears the news of a session. `None`: this engine sends no
-    /// news.
+    /// A connection to the server that was found last, which hears the news of a session. `None`: nobody wakes this client
+    /// (SQLite, a pooler in between, MariaDB with a pool of threads), so it polls.
     pub(crate) async fn listen(&self, session: Uuid) -> Result<Option<Box<dyn Listener>>, Fault> {
         let server = self.way.turn.load(Ordering::Relaxed) % self.dialer.servers();
         let dialed = self.way.call(self.dialer.listen(server, session));
@@ -236,7 +236,7 @@ impl Link {
 
     /// Ends the connection in good order. The next call makes another one.
     pub(crate) async fn hang_up(&mut self) {
-        let made = self.slot.place(self.is_urgent).await.take();
+        let made = self.slot.lock(self.is_urgent).await.take();
         end(made).await;
     }
 
@@ -306,12 +306,10 @@ impl Link {
         let (asked, patience) = (Moment::now(), self.patience());
         // A wait leaves time for the call. (A call before an urgent one has no more time than that.)
         let longest = if self.is_urgent { bound * 2 } else { bound / 2 };
-        let waited = timeout(longest, self.slot.place(self.is_urgent)).await;
+        let waited = timeout(longest, self.slot.lock(self.is_urgent)).await;
         // It is put back when the work has come to an end. (If another link was cut off, there is none.)
-        let place = waited
-            .ok()
-            .and_then(|mut place| Some((place.take()?, place)));
-        let Some((mut made, mut place)) = place else {
+        let lock = waited.ok().and_then(|mut lock| Some((lock.take()?, lock)));
+        let Some((mut made, mut lock)) = lock else {
             return Err(Fault::timed_out());
         };
         self.sent = Some(Moment::now());
@@ -329,7 +327,7 @@ impl Link {
         let lent = lent.unwrap_or_else(|| Err(Fault::timed_out()));
         made.used = Moment::now();
         if !matches!(&lent, Err(fault) if fault.kind.ends_connection()) {
-            *place = Some(made);
+            *lock = Some(made);
         }
         lent
     }

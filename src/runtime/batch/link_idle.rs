@@ -28,8 +28,8 @@ impl Link {
         if self.slot.keepers.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        match self.slot.try_place() {
-            Some(place) => Some(place.as_ref()?.used + IDLE),
+        match self.slot.try_lock() {
+            Some(lock) => Some(lock.as_ref()?.used + IDLE),
             // In use.
             None => Some(Moment::now() + IDLE),
         }
@@ -40,11 +40,11 @@ impl Link {
         if !self.idle_at().is_some_and(Moment::has_passed) {
             return;
         }
-        let mut place = self.slot.place(self.is_urgent).await;
+        let mut lock = self.slot.lock(self.is_urgent).await;
         let is_idle = |made: &Made| (made.used + IDLE).has_passed();
-        let made = place.take_if(|made| is_idle(made));
+        let made = lock.take_if(|made| is_idle(made));
         // Nobody waits for the end.
-        drop(place);
+        drop(lock);
         end(made).await;
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::{MutexGuard, watch};
 
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
-use crate::store::driver::connect::Connection;
+use crate::store::driver::connector::Connection;
 
 /// How long a call has before an urgent one cuts it off.
 pub(super) const PATIENCE: Duration = Duration::from_millis(250);
@@ -65,8 +65,8 @@ pub(super) struct Made {
     pub(super) used: Moment,
 }
 
-/// The connection, or the place for one, while a link has it.
-pub(super) type Place<'a> = MutexGuard<'a, Option<Made>>;
+/// The connection of a slot, or nothing, while a link has it.
+pub(super) type ConnectionLock<'a> = MutexGuard<'a, Option<Made>>;
 
 impl Default for Slot {
     fn default() -> Self {
@@ -85,15 +85,15 @@ impl Default for Slot {
 
 impl Slot {
     /// Waits for the connection. (An urgent link has a [`Precedence`] meanwhile.)
-    pub(super) async fn place(&self, is_urgent: bool) -> Place<'_> {
+    pub(super) async fn lock(&self, is_urgent: bool) -> ConnectionLock<'_> {
         let mut urgent = self.urgent.subscribe();
         let starved = Moment::now() + STARVED;
         loop {
-            let place = self.connection.lock().await;
+            let lock = self.connection.lock().await;
             if is_urgent || urgent.borrow_and_update().links == 0 || starved.has_passed() {
-                return place;
+                return lock;
             }
-            drop(place);
+            drop(lock);
             select! {
                 _ = urgent.wait_for(|urgent| urgent.links == 0) => {}
                 () = sleep_until(starved) => {}
@@ -102,7 +102,7 @@ impl Slot {
     }
 
     /// The connection, if no link has it now.
-    pub(super) fn try_place(&self) -> Option<Place<'_>> {
+    pub(super) fn try_lock(&self) -> Option<ConnectionLock<'_>> {
         self.connection.try_lock().ok()
     }
 

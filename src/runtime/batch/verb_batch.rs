@@ -7,7 +7,7 @@ use std::pin::Pin;
 use super::head::{JobHead, Manner};
 use super::job::{AnswerTime, AnyTask, Batch, Job, Next, Rank, Task, Verb};
 use crate::model::{Error, Moment};
-use crate::store::driver::connect::VerbCall;
+use crate::store::driver::connector::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 

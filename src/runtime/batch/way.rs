@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::model::FaultKind;
-use crate::store::driver::connect::{Connection, Connector};
+use crate::store::driver::connector::{Connection, Connector};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::Listener;
 

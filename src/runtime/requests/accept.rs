@@ -29,9 +29,9 @@ pub(crate) struct Accept {
 }
 
 impl Accept {
-    /// `fences`: how many fences to reserve for the cohort of the waiter. `lingers`: its lease may linger.
+    /// `fences`: how many fences to reserve for the cohort of the waiter.
     pub(crate) fn task(
-        (mut wanted, fences, lingers): (PendingGrant, i64, bool),
+        (mut wanted, fences): (PendingGrant, i64),
         place: QueuePlace,
         reply: Reply<AcceptAnswer>,
         give_up: Moment,
@@ -48,7 +48,6 @@ impl Accept {
             ttl: wanted.ttl,
             session: session.map(|asked| asked.session.grant.id),
             fences,
-            recall: lingers.then(|| place.session().grant.id),
         };
         let verb = Self {
             params,

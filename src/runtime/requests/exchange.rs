@@ -10,7 +10,7 @@ use super::release::Release;
 use super::take::Take;
 use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, SharedBatch, Verb};
 use crate::runtime::batch::verb_batch::VerbBatch;
-use crate::store::driver::connect::VerbCall;
+use crate::store::driver::connector::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 

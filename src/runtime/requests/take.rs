@@ -16,11 +16,12 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::row::LockRow;
 
-/// The outcome of an acquire. The verb makes the guard: when no caller receives it, dropping it releases the lease.
+/// The outcome of asking for a grant. The request makes the guard: when no caller receives it, dropping it releases the
+/// lease.
 #[derive(Debug)]
-pub(crate) enum AcquireAnswer {
+pub(crate) enum Acquired<T> {
     Held(Guard),
-    Busy(Busy),
+    Not(T),
 }
 
 /// A fresh grant.
@@ -28,14 +29,14 @@ pub(crate) enum AcquireAnswer {
 pub(crate) struct Take {
     pub(crate) params: TakeParams,
     pub(crate) wanted: PendingGrant,
-    pub(crate) reply: Reply<AcquireAnswer>,
+    pub(crate) reply: Reply<Acquired<Busy>>,
 }
 
 impl Take {
     pub(crate) fn task(
         params: TakeParams,
         wanted: PendingGrant,
-        reply: Reply<AcquireAnswer>,
+        reply: Reply<Acquired<Busy>>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(params.name.clone());
@@ -72,7 +73,7 @@ impl Take {
         if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
             (busy.quarantine, busy.waiters) = (Some(left), waiters);
         }
-        let _ = self.reply.send(busy.map(AcquireAnswer::Busy));
+        let _ = self.reply.send(busy.map(Acquired::Not));
         Next::undo(undo, progress.in_doubt())
     }
 }
@@ -95,7 +96,7 @@ impl GrantVerb for Take {
     fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
         let guard = self.wanted.guard(fence, progress.doubts, sent, left);
         guard.map_or(Next::Done, |guard| {
-            Next::answer(self.reply, Ok(AcquireAnswer::Held(guard)))
+            Next::answer(self.reply, Ok(Acquired::Held(guard)))
         })
     }
 

@@ -3,6 +3,6 @@
 pub(crate) mod alphabet;
 pub(crate) mod cleaner;
 pub(crate) mod known_rows;
+pub(crate) mod prepare;
 pub(crate) mod proven_pools;
-pub(crate) mod schema;
 pub(crate) mod seen_keys;

@@ -14,7 +14,7 @@
 
 use sqlx::error::DatabaseError;
 
-use super::connect::Connector;
+use super::connector::Connector;
 use super::migrate::Migrations;
 use crate::model::{ConnectError, Engine, Error, FaultKind};
 use crate::store::verbs::TxStore;

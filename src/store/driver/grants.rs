@@ -40,7 +40,7 @@ pub(crate) const EVERY_COLUMN: &str = concat!(
 
 pub(crate) const RIGHTS: &str = "SELECT, INSERT, UPDATE, DELETE";
 
-/// The statements that give the user of `target` (made by [`Connector::target`](super::connect::Connector::target))
+/// The statements that give the user of `target` (made by [`Connector::target`](super::connector::Connector::target))
 /// all rights that rowlock needs at run time.
 pub(crate) fn grants(target: &str) -> String {
     let of_driver = || {

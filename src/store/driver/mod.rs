@@ -3,7 +3,7 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod classify;
-pub(crate) mod connect;
+pub(crate) mod connector;
 pub(crate) mod engines;
 pub(crate) mod fault_error;
 pub(crate) mod grants;

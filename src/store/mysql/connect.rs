@@ -12,7 +12,7 @@ use super::listener::listen;
 use super::statement::{found_cluster, found_encryption, is_encrypted, read_alone, write_and_read};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connect::{Connection, Connector, VerbCall};
+use crate::store::driver::connector::{Connection, Connector, VerbCall};
 use crate::store::driver::origin::{Current, Origin, Password};
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::{servers, url};

@@ -9,7 +9,7 @@ use super::super::connect::MySql;
 use super::super::exchange::exchange_text;
 use super::super::lease_text::take_text;
 use super::*;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::request::RequestLimit;
 use crate::store::verbs::lease::FOR_EVER;
 

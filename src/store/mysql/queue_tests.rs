@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use super::super::connect::MySql;
 use super::*;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::tests::{Client, Place, TTL, in_time, named, queue_cases};
 use crate::store::verbs::deadlock::DeadlockStore;
 use crate::store::verbs::list::ListStore;
@@ -143,7 +143,6 @@ async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
         ttl: TTL / 60,
         session: None,
         fences: 0,
-        recall: None,
     };
     // The TTL counts, though it is shorter than the window.
     for (ttl, least, most) in [(TTL / 60, 0, 60), (TTL, 2, 1), (TTL / 10, 2, 1)] {

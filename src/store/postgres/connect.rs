@@ -14,7 +14,7 @@ use super::own_connection::OwnConnection;
 use super::pooler::{KnownPooler, POOLER, Sharing, is_shared, is_tracked, take_pooler};
 use crate::model::{Error, FaultKind, InvalidError};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::driver::origin::{Current, Origin, Password};
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::{servers, url};

@@ -33,8 +33,7 @@ SET grant_id = CASE WHEN a.ttl IS NOT NULL THEN a.id END,
     holder = a.holder,
     acquired_at = CASE WHEN a.ttl IS NOT NULL THEN clock_timestamp() END,
     expires_at = clock_timestamp() + a.ttl * interval '1 microsecond',
-    session_id = a.session_id,
-    recall = NULL
+    session_id = a.session_id
 FROM (
     SELECT unnest($1::bytea[]) AS name, unnest($2::uuid[]) AS id, unnest($3::bigint[]) AS ttl, unnest($4::text[]) AS holder,
            unnest($5::uuid[]) AS session_id, generate_subscripts($1::bytea[], 1) AS n

@@ -46,7 +46,7 @@ pub(super) use is_unpaused;
 /// What makes a row free.
 macro_rules! freed {
     () => {
-        "grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL"
+        "grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL"
     };
 }
 pub(super) use freed;

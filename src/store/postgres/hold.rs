@@ -32,7 +32,7 @@ RETURNING fence"
 const RUN_OUT: &str = concat!(
     "
 UPDATE rowlock_lock
-SET grant_id = $3, expires_at = clock_timestamp() + $4 * interval '1 microsecond', session_id = NULL, recall = NULL
+SET grant_id = $3, expires_at = clock_timestamp() + $4 * interval '1 microsecond', session_id = NULL
 WHERE name = (SELECT l.name FROM rowlock_lock l WHERE ",
     is_live!(),
     " FOR UPDATE OF l SKIP LOCKED)

@@ -40,8 +40,7 @@ SET grant_id = $2,
     holder = $4,
     acquired_at = clock_timestamp(),
     expires_at = clock_timestamp() + $3 * interval '1 microsecond',
-    session_id = $5,
-    recall = NULL
+    session_id = $5
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND ",
@@ -82,8 +81,7 @@ WITH ask AS (
         holder = a.holder,
         acquired_at = clock_timestamp(),
         expires_at = clock_timestamp() + a.ttl * interval '1 microsecond',
-        session_id = a.session_id,
-        recall = NULL
+        session_id = a.session_id
     FROM free f JOIN ask a ON a.name = f.name
     WHERE l.name = f.name
     RETURNING l.name, l.fence
@@ -143,7 +141,7 @@ const RELEASE_ONE: &str = "
 UPDATE rowlock_lock
 SET grant_id = CASE WHEN waiters > 0 THEN grant_id END, holder = CASE WHEN waiters > 0 THEN holder END,
     acquired_at = CASE WHEN waiters > 0 THEN acquired_at END, expires_at = CASE WHEN waiters > 0 THEN expires_at END,
-    session_id = CASE WHEN waiters > 0 THEN session_id END, recall = CASE WHEN waiters > 0 THEN recall END
+    session_id = CASE WHEN waiters > 0 THEN session_id END
 WHERE name = (
     SELECT name FROM rowlock_lock
     WHERE name = $1 AND grant_id = $2 AND expires_at > clock_timestamp()

@@ -12,7 +12,6 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{Listener, News};
 
@@ -70,16 +69,8 @@ impl Listener for Channel {
 /// What the [functions](super::functions) and
 /// [`QueueStore::queue_test`](crate::store::verbs::queue::QueueStore::queue_test) send.
 fn news(payload: &str) -> News {
-    let recalled = payload.strip_prefix("recall ").and_then(|name| {
-        let digits = name.as_bytes().chunks(2).map(std::str::from_utf8);
-        let bytes: Option<Vec<u8>> = digits
-            .map(|pair| u8::from_str_radix(pair.ok()?, 16).ok())
-            .collect();
-        Name::from_bytes(&bytes?)
-    });
-    match recalled {
-        Some(name) => News::Recalled(name),
-        None if payload == "look" => News::Look,
-        None => payload.parse().map_or(News::Test, News::Passed),
+    match payload {
+        "look" => News::Look,
+        _ => payload.parse().map_or(News::Test, News::Passed),
     }
 }

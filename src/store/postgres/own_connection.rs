@@ -8,7 +8,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::NAMED;
 use super::pooler::{BEGIN, KnownPooler, Sharing, is_mix_up};
 use crate::model::FaultKind;
-use crate::store::driver::connect::{Connection, VerbCall};
+use crate::store::driver::connector::{Connection, VerbCall};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 

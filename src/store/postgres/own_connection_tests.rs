@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::model::Name;
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::postgres::Postgres;
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::{RenewParams, TakeOutcome, TakeParams};

@@ -12,8 +12,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::pause::{PauseParams, PauseRow, PauseStore};
 use crate::store::verbs::time::to_micros;
 
-/// The clock is read after the row is locked. A client that may keep the lease after a release is called back, as a
-/// waiter does it (`functions/join.sql`).
+/// The clock is read after the row is locked.
 const BEGIN: &str = concat!(
     "
 WITH l AS (
@@ -27,9 +26,7 @@ WITH l AS (
 )
 SELECT l.name, ",
     pause_columns!(),
-    ", CASE WHEN l.recall IS NOT NULL THEN
-    pg_notify('rowlock_' || replace(l.recall::text, '-', ''), 'recall ' || encode(l.name, 'hex'))::text END
-FROM l"
+    " FROM l"
 );
 
 const END: &str = "

@@ -1,4 +1,4 @@
-//! Poolers: how a connection shares the server's sessions. `session.rs` sends the verbs accordingly.
+//! Poolers: how a connection shares the server's sessions. `own_connection.rs` sends the verbs accordingly.
 //!
 //! A pooler in transaction mode lends a server connection to each transaction. Three things follow:
 //!

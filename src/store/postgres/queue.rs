@@ -29,7 +29,7 @@ calls! {
 /// evaluates it before it looks for the row.
 const CONFIRM: &str = "
 UPDATE rowlock_lock l
-SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4, recall = $6,
+SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4,
     fence = l.fence + block.fences
 FROM (
     SELECT CASE WHEN fence <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5 THEN $5 ELSE 0 END AS fences
@@ -96,7 +96,6 @@ impl QueueStore for PgConnection {
             .bind(to_micros(params.ttl))
             .bind(params.session)
             .bind(params.fences)
-            .bind(params.recall)
             .fetch_optional(self)
             .await;
         let confirmed =

@@ -13,7 +13,7 @@ use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
-use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
+use crate::store::verbs::lease::LeaseStore;
 use crate::store::verbs::queue::{News, PassWhy};
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::schema::SchemaStore;
@@ -194,78 +194,6 @@ async fn the_next_waiter_is_told_when_a_lease_ends_sooner() {
         ends.push(holder.row("a").await.expires_at);
     }
     assert_eq!(ends[0], ends[1]);
-}
-
-#[tokio::test]
-async fn a_client_that_may_keep_the_lease_is_told_who_waits() {
-    let place = Schema::new().await;
-    let (mut keeper, mut client) = (Client::new(&place).await, Client::new(&place).await);
-    let url = std::env::var("ROWLOCK_TEST_POSTGRES_URL").unwrap();
-    let options = url.parse().unwrap();
-    let mut listener = listen(&options, keeper.session).await.unwrap();
-    let mut next = async || {
-        let news = tokio::time::timeout(patience(), listener.next());
-        news.await.expect("it is told").unwrap()
-    };
-    // Of a name with any character, only if its lease may linger, and only once.
-    let mut held = keeper.hold("other").await;
-    for (name, recall) in [("other", None), ("é \"a\"", Some(keeper.session))] {
-        if recall.is_some() {
-            held = keeper.hold(name).await;
-        }
-        let params = ConfirmParams {
-            name: named(name),
-            grant_id: held.params.grant_id,
-            ttl: TTL,
-            session: None,
-            fences: 0,
-            recall,
-        };
-        let confirmed = keeper.conn.queue_confirm(&params).await.unwrap();
-        assert!(matches!(confirmed, Some(ConfirmOutcome::Held { .. })));
-        client.wait(name).await;
-    }
-    assert_eq!(next().await, News::Recalled(named("é \"a\"")));
-    // The next grant of the name does not linger.
-    keeper
-        .pass("é \"a\"", PassWhy::Ended(held.params.grant_id))
-        .await;
-    client.wait("é \"a\"").await;
-    keeper.conn.queue_test(keeper.session).await.unwrap();
-    assert_eq!(next().await, News::Test);
-}
-
-#[tokio::test]
-async fn a_grant_after_one_that_has_expired_calls_nobody_back() {
-    let place = Schema::new().await;
-    let mut client = Client::new(&place).await;
-    client.hold("a").await;
-    let expire = format!(
-        "UPDATE rowlock_lock SET recall = '{}', expires_at = {}",
-        client.session,
-        Schema::AGO
-    );
-    for joins in [false, true] {
-        client.run(&expire).await;
-        let is_granted = if joins {
-            let params = client.ask("a");
-            let joined = client.conn.queue_join(&params).await.unwrap();
-            matches!(joined, Some(JoinOutcome::Granted { .. }))
-        } else {
-            let params = TakeParams {
-                name: named("a"),
-                grant_id: Uuid::new_v4(),
-                ttl: TTL,
-                holder: "a test".into(),
-                session: None,
-            };
-            let taken = client.conn.lease_take(&[params]).await.unwrap();
-            matches!(taken[..], [TakeOutcome::Granted { .. }])
-        };
-        assert!(is_granted, "{joins}");
-        let sql = "SELECT count(*) FROM rowlock_lock WHERE recall IS NOT NULL";
-        assert_eq!(Schema::numbers(&mut client.conn, sql).await, [0], "{joins}");
-    }
 }
 
 /// The snapshot of a single statement would be older than the waiter.

@@ -15,7 +15,7 @@ use super::journal::{check_locking, use_wal};
 use super::writing::BEGIN_TO_WRITE;
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connect::{Connection, Connector, VerbCall};
+use crate::store::driver::connector::{Connection, Connector, VerbCall};
 use crate::store::driver::origin::Current;
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::url;

@@ -12,7 +12,7 @@ use crate::store::verbs::hold::{HoldOutcome, RunOutParams};
 use crate::store::verbs::lease::{FOR_EVER, TakeParams, TakeOutcome};
 use crate::store::verbs::schema::MigrateUntil;
 use crate::store::verbs::session::{LeftBehind, OpenParams};
-use crate::store::driver::connect::{Connection, Connector};
+use crate::store::driver::connector::{Connection, Connector};
 use crate::store::verbs::Store;
 
 const LONG: Duration = Duration::from_mins(10);

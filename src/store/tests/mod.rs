@@ -60,7 +60,6 @@ pub(crate) fn confirm_params(name: Name, grant_id: Uuid) -> ConfirmParams {
         ttl: TTL,
         session: None,
         fences: 0,
-        recall: None,
     }
 }
 

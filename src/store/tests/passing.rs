@@ -168,7 +168,6 @@ pub(crate) async fn a_confirm_in_time_holds<P: Place>(place: &P) {
         ttl: TTL,
         session: Some(client.session),
         fences: 0,
-        recall: None,
     };
     for _ in 0..2 {
         let confirmed = client.conn.queue_confirm(&params).await.unwrap();
@@ -197,7 +196,6 @@ pub(crate) async fn fences_are_reserved_unless_they_are_ahead_of_the_clock<P: Pl
         ttl: TTL,
         session: None,
         fences: 100,
-        recall: None,
     };
     for (ahead, count, is_awaited) in [(0, 100, false), (10_000_000, 0, true)] {
         let run_ahead = format!("UPDATE rowlock_lock SET fence = fence + {ahead}");

@@ -7,7 +7,7 @@
 //! weights from 1 to the capacity. In a read/write lock a reader has weight 1, and a writer the whole capacity,
 //! [`Kind::ALL`].
 //!
-//! The queue is the one of [`store::queue`](super::queue), and each waiter has its weight. Waiters are granted
+//! The queue is the one of [`queue`](super::queue), and each waiter has its weight. Waiters are granted
 //! strictly in the order of their positions, as many as fit: the first one that does not fit blocks those after it.
 //! So no writer starves.
 //!

@@ -140,8 +140,6 @@ pub(crate) struct ConfirmParams {
     /// reserved while the fence is ahead of the database's clock by more than that: after the row is removed, fences
     /// go on from the clock. An engine may reserve fewer.
     pub(crate) fences: i64,
-    /// The session to tell when somebody waits for the name, where the server tells anything: the lease may linger.
-    pub(crate) recall: Option<Uuid>,
 }
 
 /// What a grant has for more than one task of its client.
@@ -280,13 +278,11 @@ pub(crate) trait Listener: fmt::Debug + Send {
 pub(crate) enum News {
     /// A name was passed on to the waiter of this grant id.
     Passed(Uuid),
-    /// Somebody waits for a name whose lease lingers, or will linger ([`ConfirmParams::recall`]).
-    Recalled(Name),
     /// The lease of a name that this client waits for ends sooner than a look has found.
     Look,
     /// [`QueueStore::queue_test`].
     Test,
-    /// One of them all but a recall: this server does not tell which one.
+    /// One of them all: this server does not tell which one.
     Woken,
 }
 

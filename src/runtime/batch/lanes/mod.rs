@@ -31,9 +31,9 @@
 mod batch;
 mod failure;
 mod pending;
-mod place;
 mod post;
 mod room;
+mod subject;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -161,10 +161,6 @@ impl Lane {
         }
         self.post.deliver_all();
         self.report_if(|_| true);
-        for job in self.pending.leave() {
-            let error = self.gave_up(&job);
-            job.fail(error);
-        }
         self.link.close().await;
     }
 

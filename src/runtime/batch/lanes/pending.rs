@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::place;
-use super::place::BatchSlots;
 use super::room::{MAX_BATCH, Room};
+use super::subject;
+use super::subject::SubjectInBatch;
 use crate::model::{Moment, Subject};
 use crate::runtime::base::backoff;
 use crate::runtime::batch::head::{JobHead, Manner};
@@ -99,16 +99,6 @@ impl Pending {
     /// The jobs that change something.
     pub(super) fn duties(&self) -> impl Iterator<Item = &JobHead> {
         self.to_do().filter(|head| head.manner != Manner::Look)
-    }
-
-    /// Removes all jobs that are not done.
-    pub(super) fn leave(&mut self) -> Vec<Job> {
-        let later = std::mem::take(&mut self.later).into_iter();
-        let mut left: Vec<Job> = std::mem::take(&mut self.ready).into();
-        left.extend(later.map(|(_, job)| job));
-        left.retain(|job| !job.is_abandoned());
-        self.answer_flushes();
-        left
     }
 
     /// Removes the jobs to send now.
@@ -217,9 +207,9 @@ impl Pending {
         let mut batch: Vec<Job> = Vec::new();
         let mut room = Room::of(self.limit);
         let expected = self.ready.len().min(MAX_BATCH);
-        let mut places: HashMap<Subject, BatchSlots> = HashMap::with_capacity(expected);
+        let mut places: HashMap<Subject, SubjectInBatch> = HashMap::with_capacity(expected);
         let mut company = usize::MAX;
-        let put_off = place::put_off(&self.later);
+        let put_off = subject::put_off(&self.later);
         for mut job in std::mem::take(&mut self.ready) {
             if job.is_abandoned() {
                 continue;
@@ -230,7 +220,7 @@ impl Pending {
             {
                 job = undo;
             }
-            if let Some(at) = place::ordered(&*job).and_then(|key| put_off.get(key)) {
+            if let Some(at) = subject::ordered(&*job).and_then(|key| put_off.get(key)) {
                 self.later.push((*at, job));
                 continue;
             }

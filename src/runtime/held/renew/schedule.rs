@@ -1,5 +1,5 @@
-//! When leases are renewed, and when warnings and losses are announced. No clock is read here: the time is an
-//! argument.
+//! In which order leases that are due are renewed, and which warnings and losses are due. (When a lease is due:
+//! `held/grant.rs`.) No clock is read here: the time is an argument.
 //!
 //! # Order
 //!

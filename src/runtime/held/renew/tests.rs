@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::send::newest_only;
 use super::*;
 use crate::model::{ClockError, Loss, Name};
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::sqlite::Sqlite;
 
 fn grant(name: &str, fence: i64) -> Arc<Grant> {

@@ -107,17 +107,13 @@ impl Delegation {
     /// How many fences to reserve for the turn, which has come. If only one task waits, nothing will be handed on,
     /// unless the lease lingers.
     pub(crate) fn block(&self) -> i64 {
-        let least = if self.lingers() { LINGERING } else { 0 };
+        let may_linger = self.cohort.key.linger.is_some();
+        let least = if may_linger { LINGERING } else { 0 };
         match i64::try_from(self.cohort.state().waiting.len()) {
             Ok(0 | 1) => least,
             Ok(waiting) => waiting.saturating_mul(EACH).clamp(least, MOST),
             Err(_) => MOST,
         }
-    }
-
-    /// Whether the lease may linger.
-    pub(crate) fn lingers(&self) -> bool {
-        self.cohort.key.linger.is_some()
     }
 
     /// The delegate has this place.

@@ -3,9 +3,7 @@
 //! # What ends it
 //!
 //! - Nobody arrives in time.
-//! - *Somebody waits for the name*, and calls it back. On PostgreSQL the statement that joins the queue notifies the
-//!   session that the row's `recall` names, and the client listens there. Elsewhere, and in case that is lost, a look
-//!   at all such names finds it.
+//! - *Somebody waits for the name*: a look at all such names, ten times a second, finds it and calls the lease back.
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 
@@ -55,7 +53,6 @@ impl Cohort {
             let lanes = Arc::downgrade(&self.all.lanes);
             self.all.own.spawn(look_after(lanes, Arc::clone(queue)));
         }
-        queue.keeps();
         Some(MayLinger {
             linger,
             name: name.clone(),
@@ -84,7 +81,6 @@ impl Cohort {
         kept.until = Some(now + kept.linger);
         let due = now + kept.linger;
         kept.timer.get_or_insert_with(|| {
-            kept.queue.keepers.begins();
             let (cohort, grant_id) = (Arc::downgrade(self), guard.grant().id);
             let timer = self.all.own.spawn(time(cohort, grant_id, due));
             timer.abort_handle()

@@ -25,8 +25,6 @@ pub(crate) struct Keepers {
     count: AtomicU64,
     /// There may be some.
     has_any: AtomicBool,
-    /// A name has begun to linger since the last look: nobody was there for what was told before.
-    has_new: AtomicBool,
 }
 
 impl Keepers {
@@ -51,21 +49,10 @@ impl Keepers {
         self.has_any.load(Ordering::SeqCst)
     }
 
-    /// A name begins to linger.
-    pub(crate) fn begins(&self) {
-        self.has_new.store(true, Ordering::SeqCst);
-    }
-
-    /// Whether a name has begun to linger since the last [`Self::names`].
-    pub(crate) fn has_new(&self) -> bool {
-        self.has_new.load(Ordering::SeqCst)
-    }
-
     /// The names that may linger; `None`: there are no keepers any more. A name that a task has just now is one of
     /// them: in steady use it lingers for moments only, and no look would meet one.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
         let all = self.locked();
-        self.has_new.store(false, Ordering::SeqCst);
         if all.is_empty() {
             self.has_any.store(false, Ordering::SeqCst);
             return None;
@@ -124,10 +111,7 @@ mod tests {
         let ((first, is_first), (second, is_next)) = (add(), add());
         assert!(is_first && !is_next);
         keepers.remove(&name, first);
-        keepers.begins();
-        assert!(keepers.has_new());
         assert_eq!(keepers.names(), Some(vec![name.clone()]));
-        assert!(!keepers.has_new());
         keepers.recall(&name);
         assert_eq!(keepers.names(), Some(vec![name.clone()]));
         assert_eq!(keeper.0.load(Ordering::Relaxed), 1);

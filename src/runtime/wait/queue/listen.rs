@@ -27,7 +27,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const IDLE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &str) {
-    let (mut pause, mut sleeps) = (PAUSES.0, false);
+    let mut pause = PAUSES.0;
     loop {
         let began = Moment::now();
         let wanted = {
@@ -35,10 +35,8 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
             if state.is_closed {
                 return;
             }
-            let session = state
-                .session
-                .as_ref()
-                .filter(|_| queue.is_listening(&state, sleeps));
+            let waits = !state.seats.is_empty();
+            let session = state.session.as_ref().filter(|_| waits);
             session.map(|session| session.grant.id)
         };
         let Some(session) = wanted else {
@@ -54,7 +52,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
         };
         let heard = match listened {
             Ok(Some(mut listener)) => {
-                sleeps = listener.sleeps();
+                let sleeps = listener.sleeps();
                 queue.set_sleeper(sleeps.then_some(session));
                 let heard = select! {
                     heard = hear(&mut *listener, queue, session, &mut pause) => heard,
@@ -68,7 +66,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
                 queue.set_sleeper(None);
                 heard
             }
-            // There are no news on this way.
+            // Nobody wakes this client: it polls.
             Ok(None) => return,
             Err(fault) => Err(fault),
         };
@@ -117,7 +115,7 @@ async fn hear(
     session: Uuid,
     pause: &mut Duration,
 ) -> Result<(), Fault> {
-    let (end, sleeps) = (NewsEnd(queue), listener.sleeps());
+    let end = NewsEnd(queue);
     // Since when it is unknown whether the server tells the news.
     let mut untold = Some(Moment::now());
     queue.test(session);
@@ -132,8 +130,7 @@ async fn hear(
                 let is_wanted = !state.is_closed && current == Some(session);
                 missed_at = state.missed_at();
                 let is_told = state.told.is_some() || state.woken.is_some();
-                let is_listening = queue.is_listening(&state, sleeps);
-                (is_wanted, is_told, !is_listening)
+                (is_wanted, is_told, state.seats.is_empty())
             };
             quiet = is_idle.then(|| quiet.unwrap_or_else(Moment::now));
             let idle_at = quiet.map(|since| since + IDLE);
@@ -160,7 +157,6 @@ async fn hear(
         };
         match news {
             News::Passed(grant_id) => queue.passed(grant_id),
-            News::Recalled(name) => drop(queue.keepers.recall(&name)),
             News::Look => queue.queued(true),
             News::Woken => {
                 queue.woken();

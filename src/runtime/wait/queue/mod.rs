@@ -2,8 +2,8 @@
 //!
 //! # Overview
 //!
-//! A task that waits for a name has a row in the name's queue ([`store::queue`](crate::store::verbs::queue)), and a
-//! [place](super::queue_place) with a [`Seat`] here. The name is passed on to its row by the release before; then the
+//! A task that waits for a name has a row in the name's queue
+//! ([`store::verbs::queue`](crate::store::verbs::queue)), and a [place](super::queue_place) with a [`Seat`] here. The name is passed on to its row by the release before; then the
 //! task *confirms* the grant, and holds the lock. A task whose runtime is blocked could not use the lock. So a waiting
 //! task confirms for itself. The delegate of a [cohort](super::cohort) confirms for its tasks; a lease that no task
 //! takes goes back to the database.
@@ -115,26 +115,6 @@ impl Queue {
         *state.names.entry(ticket.name.clone()).or_default() += 1;
         state.session = Some(session);
         seat
-    }
-
-    /// Leases of this session's client may linger: whoever waits for them tells the session.
-    pub(crate) fn linger(&self, session: Arc<Session>) {
-        self.state().session = Some(session);
-    }
-
-    /// A keeper has come, who has to be told.
-    pub(crate) fn keeps(&self) {
-        self.listen.notify_one();
-    }
-
-    /// Whether there may be news for this client. (A listener that sleeps hears nothing of leases that linger.)
-    fn is_listening(&self, state: &QueueState, sleeps: bool) -> bool {
-        !state.seats.is_empty() || !sleeps && self.keepers.has_any()
-    }
-
-    /// Whether the server tells the news.
-    pub(crate) fn is_told(&self) -> bool {
-        self.state().told.is_some()
     }
 
     /// The row of a waiter was made. `is_orphaned`: its name has to be passed on.

@@ -9,11 +9,8 @@ use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::handle::Lanes;
 use crate::store::verbs::Store;
 
-/// The pause between two looks, where the server tells nothing.
+/// The pause between two looks.
 const OFTEN: Duration = Duration::from_millis(100);
-
-/// The pause between two looks for what was not told.
-const SELDOM: Duration = Duration::from_secs(1);
 
 /// The looks leave the server and the connection alone for this many times as long as the last ones took.
 const REST: u32 = 10;
@@ -23,22 +20,12 @@ const PAGE: usize = 1_000;
 
 /// Looks now and then, as long as leases linger.
 pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
-    let mut looked = Moment::now();
     let mut rest = Duration::ZERO;
     loop {
-        // Who came before the name had a keeper has told nobody, so a look follows soon.
-        sleep_until(Moment::now() + OFTEN).await;
+        sleep_until(Moment::now() + OFTEN.max(rest)).await;
         let Some(lanes) = lanes.upgrade() else {
             return;
         };
-        let pause = if queue.is_told() && !queue.keepers.has_new() {
-            SELDOM
-        } else {
-            OFTEN
-        };
-        if !(looked + pause.max(rest)).has_passed() {
-            continue;
-        }
         let began = Moment::now();
         let Some(names) = queue.keepers.names() else {
             return;
@@ -56,7 +43,6 @@ pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
                 }
             }
         }
-        looked = Moment::now();
-        rest = (looked - began) * REST;
+        rest = began.elapsed() * REST;
     }
 }

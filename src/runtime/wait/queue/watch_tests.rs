@@ -1,9 +1,7 @@
 //! When the next look comes.
 
 use super::*;
-use crate::runtime::held::guard::Guard;
 use crate::runtime::wait::queue::SOON;
-use crate::runtime::wait::queue::keepers::Keeper;
 
 #[test]
 fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
@@ -62,26 +60,6 @@ fn after_a_miss_only_a_wake_that_brings_a_grant_makes_looks_seldom() {
     wakes(&queue);
     queue.brought(Moment::now());
     assert!(is_seldom());
-}
-
-#[test]
-fn who_sleeps_does_not_listen_for_what_lingers() {
-    let queue = Queue::default();
-    let lock = Name::new("a").unwrap();
-    let keeper: std::sync::Weak<dyn Keeper> = std::sync::Weak::<NoKeeper>::new();
-    queue.keepers.add(lock, keeper);
-    let state = queue.state();
-    assert!(queue.is_listening(&state, false));
-    assert!(!queue.is_listening(&state, true));
-}
-
-#[derive(Debug)]
-struct NoKeeper;
-
-impl Keeper for NoKeeper {
-    fn recall(&self) -> Option<Guard> {
-        None
-    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ DECLARE
     is_live boolean;
     is_paused boolean;
 BEGIN
-    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.recall, k.waiters, k.capacity, k.paused_until INTO l
+    SELECT k.grant_id, k.fence, k.expires_at, k.session_id, k.waiters, k.capacity, k.paused_until INTO l
     FROM rowlock_lock k WHERE k.name = of_name FOR UPDATE;
     IF NOT FOUND THEN
         status := 0;
@@ -29,7 +29,7 @@ BEGIN
         -- An earlier sending was granted the name. It may have been passed on: then it has to be confirmed.
         UPDATE rowlock_lock
         SET expires_at = GREATEST(expires_at, at + ttl * interval '1 microsecond'),
-            session_id = CASE WHEN in_session THEN of_session END, recall = NULL
+            session_id = CASE WHEN in_session THEN of_session END
         WHERE name = of_name;
         status := 1;
         number := l.fence;
@@ -44,7 +44,7 @@ BEGIN
         UPDATE rowlock_lock
         SET grant_id = of_grant, fence = number, holder = of_holder, acquired_at = at,
             expires_at = at + ttl * interval '1 microsecond',
-            session_id = CASE WHEN in_session THEN of_session END, recall = NULL
+            session_id = CASE WHEN in_session THEN of_session END
         WHERE name = of_name;
         RETURN;
     END IF;
@@ -53,8 +53,4 @@ BEGIN
         SELECT FROM rowlock_session s WHERE s.id = l.session_id AND s.expires_at > at));
     number := rowlock_queue(of_name, of_grant, of_session, of_holder, 0, most);
     status := CASE WHEN number IS NULL THEN 3 ELSE 2 END;
-    IF status = 2 AND is_live AND l.recall IS NOT NULL THEN
-        -- Its client keeps the lease after a release: it is called back.
-        PERFORM pg_notify('rowlock_' || replace(l.recall::text, '-', ''), 'recall ' || encode(of_name, 'hex'));
-    END IF;
 END $$;

@@ -57,7 +57,7 @@ BEGIN
         OR EXISTS (SELECT FROM rowlock_database q WHERE q.quarantine_until > clock_timestamp())) THEN
         -- Nobody is granted the name. Its waiters stay, and the name is orphaned after the pause or the quarantine.
         UPDATE rowlock_lock
-        SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL
+        SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL
         WHERE name = of_name AND grant_id IS NOT NULL;
         RETURN;
     END IF;
@@ -72,7 +72,7 @@ BEGIN
             SET grant_id = w.grant_id, fence = GREATEST(fence + 1, (extract(epoch FROM at) * 1000000)::bigint),
                 holder = w.holder, acquired_at = at,
                 expires_at = LEAST(at + span * interval '1 microsecond', w.ends),
-                session_id = NULL, recall = NULL, waiters = GREATEST(waiters - gone, 0), passed = w.place
+                session_id = NULL, waiters = GREATEST(waiters - gone, 0), passed = w.place
             WHERE name = of_name;
             PERFORM pg_notify('rowlock_' || replace(w.session_id::text, '-', ''), replace(w.grant_id::text, '-', ''));
             next_grant := w.grant_id;
@@ -82,7 +82,7 @@ BEGIN
     END IF;
     -- The row is locked, so that nobody joins. (A waiter whose row was deleted by hand was still counted.)
     UPDATE rowlock_lock
-    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL, recall = NULL,
+    SET grant_id = NULL, holder = NULL, acquired_at = NULL, expires_at = NULL, session_id = NULL,
         waiters = 0, passed = next_position - 1
     WHERE name = of_name;
 END $$;

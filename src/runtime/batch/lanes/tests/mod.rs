@@ -48,8 +48,8 @@ use crate::runtime::requests::ending::Ending;
 use crate::runtime::requests::exchange;
 use crate::runtime::requests::release;
 use crate::runtime::requests::release::Release;
-use crate::runtime::requests::take::{AcquireAnswer, Take};
-use crate::store::driver::connect::Connector;
+use crate::runtime::requests::take::{Acquired, Take};
+use crate::store::driver::connector::Connector;
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
@@ -60,7 +60,7 @@ use crate::store::verbs::row::LockRow;
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);
 
-type Outcome = Receiver<Result<AcquireAnswer, Error>>;
+type Outcome = Receiver<Result<Acquired<Busy>, Error>>;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -183,8 +183,8 @@ impl Bench {
         self.send(take);
         self.step().await;
         match answer(&mut outcome).expect("an answer") {
-            AcquireAnswer::Held(guard) => guard,
-            AcquireAnswer::Busy(busy) => panic!("{busy}"),
+            Acquired::Held(guard) => guard,
+            Acquired::Not(busy) => panic!("{busy}"),
         }
     }
 

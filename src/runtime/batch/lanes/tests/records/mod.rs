@@ -20,7 +20,7 @@ use crate::runtime::requests::claim::{Claim, ClaimAnswer};
 use crate::runtime::requests::read::Read;
 use crate::runtime::requests::step::{BeginStep, FinishStep};
 use crate::runtime::requests::{exchange, finish::Finish};
-use crate::store::driver::connect::Connector;
+use crate::store::driver::connector::Connector;
 use crate::store::sqlite::Sqlite;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordEnd, RecordStore,

@@ -8,7 +8,7 @@ use crate::runtime::batch::job::{AnyTask, Job, Rank};
 /// The jobs of a batch on one subject, while the batch is picked. A read and a claim of the same record may go
 /// together: neither waits for the other, because each caller awaits its own. All other jobs keep their order.
 #[derive(Debug, Default)]
-pub(super) struct BatchSlots {
+pub(super) struct SubjectInBatch {
     /// The index in the batch.
     read: Option<usize>,
     claim: Option<usize>,
@@ -16,7 +16,7 @@ pub(super) struct BatchSlots {
     closed: bool,
 }
 
-impl BatchSlots {
+impl SubjectInBatch {
     fn of(&mut self, job: &dyn AnyTask) -> Option<&mut Option<usize>> {
         match job.rank() {
             Rank::Read | Rank::LargeRead => Some(&mut self.read),
@@ -27,13 +27,13 @@ impl BatchSlots {
 
     /// Whether the answer to a job in the batch also answers this job.
     pub(super) fn joins(&mut self, job: &dyn AnyTask, batch: &[Job]) -> bool {
-        let first = self.of(job).and_then(|place| batch.get((*place)?));
+        let first = self.of(job).and_then(|index| batch.get((*index)?));
         !self.closed && first.is_some_and(|first| job.shares(&**first))
     }
 
     pub(super) fn admits(&mut self, job: &dyn AnyTask) -> bool {
         let is_first = match self.of(job) {
-            Some(place) => place.is_none(),
+            Some(index) => index.is_none(),
             None => self.read.is_none() && self.claim.is_none(),
         };
         is_first && !self.closed
@@ -42,9 +42,9 @@ impl BatchSlots {
     /// Records that the job is in the batch, at index `picked`, or was left out.
     pub(super) fn pass(&mut self, job: &dyn AnyTask, picked: Option<usize>) {
         match (self.of(job), picked) {
-            (Some(place), Some(_)) => *place = place.or(picked),
+            (Some(index), Some(_)) => *index = index.or(picked),
             // A claim that saw another attempt, or a read larger than the first.
-            (Some(place), None) if place.is_some() => {}
+            (Some(index), None) if index.is_some() => {}
             _ => self.closed = true,
         }
     }

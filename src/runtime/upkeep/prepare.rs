@@ -9,7 +9,7 @@ use crate::model::{Engine, Error, FaultKind, Moment, SchemaError};
 use crate::runtime::base::backoff;
 use crate::runtime::base::settings::Preparing;
 use crate::runtime::base::timer::sleep_until;
-use crate::store::driver::connect::Connection;
+use crate::store::driver::connector::Connection;
 use crate::store::driver::engines::migrations;
 use crate::store::driver::migrate::{DATABASE, HISTORY_TABLE, changed, newer};
 use crate::store::verbs::Store;
