@@ -1,10 +1,8 @@
 //! A lease that lingers after its release costs its client no statement, and is given back to whoever waits for it.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use rowlock::{Error, InvalidError, Lock, Rowlock};
@@ -208,11 +206,20 @@ on_every_engine! {
     async fn who_frees_it_by_force_and_goes_does_not_take_it_again(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         use_once(&lingering(&one)).await;
-        {
-            let mut frees = pin!(one.admin().force_release("a"));
-            let has_asked = poll_fn(|cx| Poll::Ready(frees.as_mut().poll(cx).is_pending()));
-            assert!(has_asked.await, "its caller goes before the answer");
+        let tx = db.lock_row("a").await;
+        let is_sent = async {
+            if db.one_writer() {
+                // Nobody tells who waits for the file.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            } else {
+                eventually("it waits for the row", async || db.waiting().await > 0).await;
+            }
+        };
+        tokio::select! {
+            _ = one.admin().force_release("a") => unreachable!("the row is locked"),
+            () = is_sent => {}
         }
+        tx.release().await;
         // The next holder asks only now: a forced release that came later would free its lease.
         eventually("it is freed", async || is_free(&two).await).await;
         let other = two.lock("a").acquire().await.unwrap();

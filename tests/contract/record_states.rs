@@ -1,8 +1,9 @@
-//! A list of the records in one state has those that are in it, and no others.
+//! The states of records: a list has those in one state, and no others; a record whose time is over while it is locked.
 
-use rowlock::{Begun, Fingerprint, Outcome, RecordFilter, RecordState, Scope};
+use std::time::Duration;
 
-use rowlock_test::{Db, on_every_engine};
+use rowlock::{Begun, Error, Fingerprint, Outcome, RecordFilter, RecordState, Rowlock, Scope};
+use rowlock_test::{Db, begin_new, on_every_engine, outcome, request};
 
 const STATES: [RecordState; 7] = [
     RecordState::Running,
@@ -62,5 +63,23 @@ on_every_engine! {
             assert!(!shown.is_empty(), "{state}");
             assert_eq!(keys(Some(state), &|_| true).await, shown, "{state}");
         }
+    }
+    async fn a_record_whose_time_is_over_is_in_flight_while_a_transaction_has_it_locked(db: &Db) {
+        let hasty = Rowlock::builder().operation_timeout(Duration::from_secs(2));
+        let idempotency = hasty.connect(&db.url).await.unwrap().idempotency();
+        begin_new(&idempotency, "k").await.complete(&outcome("done")).await.unwrap();
+        let past = db.past();
+        let over = format!("UPDATE rowlock_idempotency SET retain_until = {past}, forget_at = {past}");
+        db.execute(&over).await;
+        let tx = db.lock_record("k").await;
+        let begun = idempotency.begin(Scope("scope").key("k"), request()).await;
+        if db.one_writer() {
+            // Nobody else writes to the file meanwhile.
+            assert!(matches!(begun, Err(Error::Unreachable { .. })), "{begun:?}");
+        } else {
+            assert!(matches!(begun, Ok(Begun::InFlight(_))), "{begun:?}");
+        }
+        tx.release().await;
+        drop(begin_new(&idempotency, "k").await);
     }
 }
