@@ -9,9 +9,9 @@ use super::record::{REMOVE, REMOVE_STEPS};
 use super::statement::{fill, hex, read_alone, read_as, transact};
 use crate::model::{Name, RecordKey};
 use crate::store::driver::json;
-use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::permit::MOST;
+use crate::store::verbs::permit::{MOST, pass_any};
 use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::store::verbs::time::to_micros;
 
@@ -86,7 +86,8 @@ impl CleanStore for MySqlConnection {
                 continue;
             };
             if let Some(has_permits) = *waits_for_permits {
-                clear(self, name, has_permits).await?;
+                // A row that a transaction has locked is in use.
+                pass_any(self, &name, PassWhy::Orphaned, has_permits).await?;
                 is_cleared = true;
             } else if *is_used {
                 used.push(name);
