@@ -38,9 +38,9 @@ impl Accept {
     ) -> Task<Self> {
         let subject = Subject::of_row(&wanted.name);
         let head = JobHead::acquire(subject, give_up);
-        wanted.ticket = Some(place.ticket().clone());
+        wanted.ticket = Some(place.seat.ticket.clone());
         wanted.is_queued = true;
-        wanted.position = place.position();
+        wanted.position = place.seat.position();
         let session = wanted.session.as_ref();
         let params = ConfirmParams {
             name: wanted.name.clone(),
@@ -48,7 +48,7 @@ impl Accept {
             ttl: wanted.ttl,
             session: session.map(|asked| asked.session.grant.id),
             fences,
-            recall: lingers.then(|| place.session().grant.id),
+            recall: lingers.then(|| place.seat.session.grant.id),
         };
         let verb = Self {
             params,
