@@ -20,7 +20,7 @@ use crate::runtime::requests::take::{Acquired, Take};
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::{FOR_EVER, TakeParams};
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{PassParams, PassWhy};
+use crate::store::verbs::queue::PassWhy;
 use crate::transaction::is_alone_in;
 
 impl Lock {
@@ -252,11 +252,11 @@ impl Lock {
 
     /// Grants the name to its first waiters, if it is orphaned.
     async fn pass_on(&self, name: &Name) -> Result<(), Error> {
-        let (kind, why) = (self.kind(), PassWhy::Orphaned);
+        let (why, has_permits) = (PassWhy::Orphaned, self.kind().has_permits());
         let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
         let name = name.clone();
-        let params = PassParams { name, why };
-        let pass = async move |store: &mut dyn Store| pass_any(store, &params, kind).await;
+        let pass =
+            async move |store: &mut dyn Store| pass_any(store, &name, why, has_permits).await;
         if let Some(passed) = self.core.lanes.run(head, pass).await? {
             self.core.queue.all_passed(&passed.next);
         }

@@ -122,7 +122,7 @@ impl Lock {
             Acquired::Held(guard) => Ok(QueueWait::Held(guard)),
             Acquired::Not(Some(place)) => {
                 if let Some(delegation) = self.delegation.as_ref().filter(|_| place.late == 0) {
-                    delegation.sits(place.seat());
+                    delegation.sits(&place.seat);
                 }
                 let telling = self.tell_owner(&place);
                 let mut standing = pin!(self.stand(place, limit));
@@ -142,7 +142,7 @@ impl Lock {
     /// Tells what the owner holds, if it has a name: then a deadlock is found.
     fn tell_owner(&self, place: &QueuePlace) -> Option<impl Future<Output = ()> + use<>> {
         let (owner, held) = self.owner.as_ref().and_then(Owner::holds)?;
-        let waiter = place.look_params()?;
+        let waiter = place.seat.look_params()?;
         let name = waiter.name.clone();
         let owner: Arc<str> = owner.into();
         place.may_deadlock();
@@ -181,9 +181,9 @@ impl Lock {
         give_up: Moment,
     ) -> Result<JoinAnswer, Error> {
         let params = JoinParams {
-            name: place.ticket().name.clone(),
-            grant_id: place.ticket().grant_id,
-            session: place.session().grant.id,
+            name: place.seat.ticket.name.clone(),
+            grant_id: place.seat.ticket.grant_id,
+            session: place.seat.session.grant.id,
             in_session: self.in_session,
             ttl: self.lease(),
             holder: self.shown_holder().await,
@@ -214,11 +214,11 @@ impl Lock {
             core.lanes.check_open()?;
             select! {
                 biased;
-                turn = place.turn() => match turn {
+                turn = place.seat.told() => match turn {
                     SeatEnd::Granted => break,
                     SeatEnd::Gone => return Ok(QueueWait::Gone),
                     SeatEnd::Deadlock(cycle) => {
-                        let name = place.ticket().name.clone();
+                        let name = place.seat.ticket.name.clone();
                         return Err(Error::Deadlock { name, cycle });
                     }
                     SeatEnd::Refused(fault) => {
@@ -231,7 +231,7 @@ impl Lock {
         }
         let mut backoff = backoff::poll();
         loop {
-            let name = place.ticket().name.clone();
+            let name = place.seat.ticket.name.clone();
             let accepted = self.as_owner(&name, async |give_up| {
                 let wanted = self.wanted(&place);
                 let delegation = self.delegation.as_ref();
@@ -264,8 +264,8 @@ impl Lock {
     }
 
     fn wanted(&self, place: &QueuePlace) -> PendingGrant {
-        let session = Some(place.session()).filter(|_| self.in_session);
-        let grant = (&place.ticket().row(), place.ticket().grant_id);
+        let session = Some(&place.seat.session).filter(|_| self.in_session);
+        let grant = (&place.seat.ticket.row(), place.seat.ticket.grant_id);
         self.core
             .wanted(grant, self.lease(), self.max_hold, session)
     }

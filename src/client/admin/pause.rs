@@ -9,7 +9,7 @@ use crate::model::{Error, Kind, Name, PauseInfo, Subject};
 use crate::store::verbs::Store;
 use crate::store::verbs::pause::{PauseParams, PauseRow};
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{PassParams, PassWhy};
+use crate::store::verbs::queue::PassWhy;
 
 impl Admin<'_> {
     /// Pauses `name`: from now on nobody is granted it, for `time` (100 ms to 366 days), or until it is
@@ -181,12 +181,11 @@ impl Admin<'_> {
     /// free a little later, and passes it on.
     pub(super) async fn pass_on(self, name: &Name, kind: Kind) {
         let core = self.core();
-        let params = PassParams {
-            name: name.clone(),
-            why: PassWhy::Orphaned,
-        };
+        let (why, has_permits) = (PassWhy::Orphaned, kind.has_permits());
         let head = core.lanes.wish(Subject::Lock(name.clone()), "pass on");
-        let pass = async move |store: &mut dyn Store| pass_any(store, &params, kind).await;
+        let free = name.clone();
+        let pass =
+            async move |store: &mut dyn Store| pass_any(store, &free, why, has_permits).await;
         if let Ok(Some(passed)) = core.lanes.run(head, pass).await {
             core.queue.all_passed(&passed.next);
         }

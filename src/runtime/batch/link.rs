@@ -145,18 +145,10 @@ impl Link {
 
     /// One attempt to connect, bounded by the operation timeout, unless there is a connection. Tries each server in
     /// turn until one is a primary. Dropping the future drops the half-made connection.
-    pub(crate) fn dial(&self) -> impl Future<Output = Result<(), Fault>> + 'static {
-        self.reach(false)
-    }
-
-    /// [`Self::dial`], which also asks for the largest outcome. (It can be asked while other statements fail.) Both
-    /// are one attempt, so that a job whose time is over does not wait for a server that accepts connections and stays
-    /// silent.
-    pub(crate) fn dial_and_ask(&self) -> impl Future<Output = Result<(), Fault>> + 'static {
-        self.reach(true)
-    }
-
-    fn reach(&self, asks: bool) -> impl Future<Output = Result<(), Fault>> + 'static {
+    ///
+    /// `asks`: also for the largest outcome. (It can be asked while other statements fail.) Both are one attempt, so
+    /// that a job whose time is over does not wait for a server that accepts connections and stays silent.
+    pub(crate) fn dial(&self, asks: bool) -> impl Future<Output = Result<(), Fault>> + 'static {
         let link = Self {
             is_urgent: self.is_urgent,
             cuts: self.cuts,
@@ -256,7 +248,7 @@ impl Link {
             return Ok(());
         }
         self.precede();
-        self.dial().await
+        self.dial(false).await
     }
 
     /// Runs one verb, bounded by `bound`; `what` is its name in the metrics. Drops the connection after a failure that

@@ -33,7 +33,7 @@ async fn asked([a, b, c]: &[TcpListener; 3]) -> usize {
 /// Dials until a server is reached, then drops the future.
 async fn cut_off(servers: &[TcpListener; 3], link: &Link) -> usize {
     select! {
-        _ = link.dial() => panic!("no server speaks"),
+        _ = link.dial(false) => panic!("no server speaks"),
         asked = asked(servers) => asked,
     }
 }
@@ -52,7 +52,7 @@ async fn every_server_is_asked_once_in_turn() {
     assert_eq!(cut_off(&servers, &link).await, 0);
     let mut order = Vec::new();
     let fault = select! {
-        made = link.dial() => made.expect_err("no server speaks"),
+        made = link.dial(false) => made.expect_err("no server speaks"),
         // Each hangs up at once.
         () = async { loop { order.push(asked(&servers).await); } } => unreachable!("it goes on"),
     };
@@ -71,7 +71,7 @@ async fn a_silent_server_leaves_the_others_their_share_of_the_time() {
         heard
     };
     select! {
-        _ = link.dial() => panic!("the second one was not asked"),
+        _ = link.dial(false) => panic!("the second one was not asked"),
         _ = asked => {}
     }
 }

@@ -75,7 +75,7 @@ async fn an_urgent_login_does_not_wait_for_one_that_gets_no_answer() {
         let second = server.accept().await.unwrap();
         drop((first, second));
     };
-    let (first, _, ()) = tokio::join!(one.dial(), urgent.dial(), twice);
+    let (first, _, ()) = tokio::join!(one.dial(false), urgent.dial(false), twice);
     assert!(first.is_err(), "it was cut off");
 }
 

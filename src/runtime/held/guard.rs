@@ -45,25 +45,26 @@ pub(crate) struct Guard {
 impl Guard {
     /// `None` when the grant has ended meanwhile.
     pub(crate) fn new(grant: Arc<Grant>, holdings: Arc<Holdings>) -> Option<Self> {
-        grant.add_guard().then(|| Self {
-            grant,
-            holdings,
-            cohort: OnceLock::new(),
-            raised: AtomicI64::new(0),
-            released: OnceLock::new(),
-            failed: AtomicBool::new(false),
-            answer: Mutex::default(),
-            since: Since::now(),
-            span: OnceLock::new(),
-        })
+        grant
+            .add_guard()
+            .then(|| Self::of(grant, holdings, OnceLock::new()))
     }
 
     /// The guard that takes the place of this one, which is released.
     pub(crate) fn successor(&self, cohort: Arc<dyn HandOn>, fence: i64) -> Self {
+        let (grant, holdings) = (Arc::clone(&self.grant), Arc::clone(&self.holdings));
+        Self::of(grant, holdings, OnceLock::from((cohort, fence)))
+    }
+
+    fn of(
+        grant: Arc<Grant>,
+        holdings: Arc<Holdings>,
+        cohort: OnceLock<(Arc<dyn HandOn>, i64)>,
+    ) -> Self {
         Self {
-            grant: Arc::clone(&self.grant),
-            holdings: Arc::clone(&self.holdings),
-            cohort: OnceLock::from((cohort, fence)),
+            grant,
+            holdings,
+            cohort,
             raised: AtomicI64::new(0),
             released: OnceLock::new(),
             failed: AtomicBool::new(false),

@@ -38,9 +38,9 @@ impl Accept {
     ) -> Task<Self> {
         let subject = Subject::of_row(&wanted.name);
         let head = JobHead::acquire(subject, give_up);
-        wanted.ticket = Some(place.ticket().clone());
+        wanted.ticket = Some(place.seat.ticket.clone());
         wanted.is_queued = true;
-        wanted.position = place.position();
+        wanted.position = place.seat.position();
         let session = wanted.session.as_ref();
         let params = ConfirmParams {
             name: wanted.name.clone(),

@@ -44,7 +44,7 @@ impl Join {
     ) -> Task<Self> {
         let subject = Subject::Lock(params.name.clone());
         let head = JobHead::acquire(subject, give_up);
-        wanted.ticket = Some(place.ticket().clone());
+        wanted.ticket = Some(place.seat.ticket.clone());
         let verb = Self {
             params,
             share,
@@ -60,7 +60,7 @@ impl Join {
         let (params, waiters) = (&self.params, &self.wanted.waiters);
         let late = (progress.doubts, params.ttl);
         let undo = leave::of(
-            self.place.ticket().clone(),
+            self.place.seat.ticket.clone(),
             None,
             late,
             waiters,

@@ -11,7 +11,7 @@ use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{EndedGrant, PassOutcome, PassParams, PassWhy, Ticket};
+use crate::store::verbs::queue::{EndedGrant, PassOutcome, PassWhy, Ticket};
 
 #[derive(Debug)]
 pub(crate) struct Leave {
@@ -118,14 +118,12 @@ impl Verb for Leave {
                 passed.push(Some(PassOutcome::NOTHING));
                 continue;
             }
-            let params = PassParams {
-                name: ticket.name.clone(),
-                why: PassWhy::Left {
-                    grant_id: ticket.grant_id,
-                    at: *at,
-                },
+            let why = PassWhy::Left {
+                grant_id: ticket.grant_id,
+                at: *at,
             };
-            passed.push(pass_any(store, &params, ticket.kind).await?);
+            let has_permits = ticket.kind.has_permits();
+            passed.push(pass_any(store, &ticket.name, why, has_permits).await?);
         }
         Ok(passed)
     }

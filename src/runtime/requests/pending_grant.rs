@@ -93,33 +93,21 @@ impl PendingGrant {
         sent: Moment,
         left: Duration,
     ) -> Option<Guard> {
-        let Self {
-            holdings,
-            waiters: _,
-            name,
-            grant_id,
-            ttl,
-            max_hold,
-            session,
-            ticket,
-            is_queued,
-            position,
-            reserved,
-            is_confirmed: _,
-        } = self;
+        let holdings = self.holdings;
         let clock_error = holdings.settings.clock_error;
         let deadline = sent + clock_error.trusted(left);
-        let cap = max_hold.map(|max_hold| sent + max_hold);
-        let session = session.as_ref().map(|asked| &asked.session);
+        let cap = self.max_hold.map(|max_hold| sent + max_hold);
+        let session = self.session.as_ref().map(|asked| &asked.session);
         // What is renewed; a cap may end it before.
-        let renewed = session.map_or(ttl, |of| of.grant.ttl.min(ttl));
+        let renewed = session.map_or(self.ttl, |of| of.grant.ttl.min(self.ttl));
+        let (name, grant_id) = (self.name, self.grant_id);
         let mut grant = Grant::new(name, grant_id, fence, renewed, clock_error, cap, deadline);
         grant.late = late;
         grant.shown = grant.name.of_permit().unwrap_or_else(|| grant.name.clone());
-        grant.ticket = ticket.filter(|_| late > 0);
-        grant.was_queued = is_queued;
-        grant.position = position;
-        grant.reserved = reserved;
+        grant.ticket = self.ticket.filter(|_| late > 0);
+        grant.was_queued = self.is_queued;
+        grant.position = self.position;
+        grant.reserved = self.reserved;
         let grant = match session {
             Some(session) => {
                 let grant = Arc::new(grant.in_session(&session.grant));

@@ -9,9 +9,9 @@ use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record_row::RecordRow;
 
-/// A record, with an outcome that fits into its share.
+/// A record, with an outcome that fits into its share. `WHOLE`: one whose outcome did not, with all of it.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct Read<const WHOLE: bool = false> {
     key: RecordKey,
     reply: Reply<Option<RecordRow>>,
 }
@@ -31,28 +31,29 @@ impl Read {
     }
 }
 
-fn keys<'a>(reads: impl Iterator<Item = &'a Read>) -> Vec<RecordKey> {
-    reads.map(|read| read.key.clone()).collect()
-}
-
-impl Verb for Read {
+impl<const WHOLE: bool> Verb for Read<WHOLE> {
     type Outcome = Option<RecordRow>;
 
-    const RANK: Rank = Rank::Read;
+    const RANK: Rank = if WHOLE { Rank::LargeRead } else { Rank::Read };
 
     async fn send(
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
     ) -> Result<Vec<Self::Outcome>, Fault> {
-        let share = MAX_BYTES / tasks.len().max(1);
-        let keys = keys(tasks.iter().map(|task| &task.verb));
+        let share = if WHOLE {
+            usize::MAX
+        } else {
+            MAX_BYTES / tasks.len().max(1)
+        };
+        let keys: Vec<RecordKey> = tasks.iter().map(|task| task.verb.key.clone()).collect();
         store.record_read(&keys, share).await
     }
 
     fn settle(task: Task<Self>, row: Self::Outcome, _: AnswerTime) -> Next {
         if let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
             let head = JobHead { bytes, ..task.head };
-            let verb = LargeRead(task.verb);
+            let Self { key, reply } = task.verb;
+            let verb = Read::<true> { key, reply };
             return Next::First(Task { head, verb }.into());
         }
         let _ = task.verb.reply.send(Ok(row));
@@ -73,44 +74,5 @@ impl Verb for Read {
 
     fn echo(row: &Self::Outcome) -> Option<Self::Outcome> {
         Some(row.clone())
-    }
-}
-
-/// A record whose outcome did not fit into its share.
-#[derive(Debug)]
-struct LargeRead(Read);
-
-impl Verb for LargeRead {
-    type Outcome = Option<RecordRow>;
-
-    const RANK: Rank = Rank::LargeRead;
-
-    async fn send(
-        tasks: &mut [Task<Self>],
-        store: &mut dyn Store,
-    ) -> Result<Vec<Self::Outcome>, Fault> {
-        let keys = keys(tasks.iter().map(|task| &task.verb.0));
-        store.record_read(&keys, usize::MAX).await
-    }
-
-    fn settle(task: Task<Self>, row: Self::Outcome, _: AnswerTime) -> Next {
-        let _ = task.verb.0.reply.send(Ok(row));
-        Next::Done
-    }
-
-    fn fail(self, error: Error) {
-        self.0.fail(error);
-    }
-
-    fn is_closed(&self) -> bool {
-        self.0.is_closed()
-    }
-
-    fn shares(&self, first: &Self) -> bool {
-        self.0.shares(&first.0)
-    }
-
-    fn echo(row: &Self::Outcome) -> Option<Self::Outcome> {
-        Read::echo(row)
     }
 }

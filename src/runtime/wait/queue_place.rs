@@ -6,16 +6,16 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::queue::Queue;
-use super::queue::seat::{Seat, SeatEnd};
+use super::queue::seat::Seat;
 use crate::model::{Kind, Name};
 use crate::runtime::held::on_end::OnEnd;
 use crate::runtime::held::session::Session;
-use crate::store::verbs::queue::{LookParams, Ticket};
+use crate::store::verbs::queue::Ticket;
 
 /// A place in a queue, from before its row is made. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) struct QueuePlace {
-    seat: Arc<Seat>,
+    pub(crate) seat: Arc<Seat>,
     /// How many joins that were sent may still reach the server.
     pub(crate) late: u32,
     /// The TTL of the grant that it asks for.
@@ -49,41 +49,16 @@ impl QueuePlace {
         }
     }
 
-    pub(crate) fn seat(&self) -> &Arc<Seat> {
-        &self.seat
-    }
-
-    pub(crate) fn ticket(&self) -> &Ticket {
-        &self.seat.ticket
-    }
-
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.seat.session
-    }
-
     /// Its owner tells what it holds: from now on deadlocks are looked for.
     pub(crate) fn may_deadlock(&self) {
         self.seat.set_may_deadlock();
         self.queue.may_deadlock();
     }
 
-    pub(crate) fn look_params(&self) -> Option<LookParams> {
-        self.seat.look_params()
-    }
-
-    pub(crate) fn position(&self) -> Option<i64> {
-        self.seat.position()
-    }
-
     /// Its row has this position. `is_orphaned`: the name has to be passed on.
     pub(crate) fn queued(&self, position: i64, is_orphaned: bool) {
         self.seat.set_position(Some(position));
         self.queue.queued(is_orphaned);
-    }
-
-    /// Resolves when its turn has come, or its row is gone.
-    pub(crate) async fn turn(&self) -> SeatEnd {
-        self.seat.told().await
     }
 
     /// Its row is gone, or belongs to a guard: there is nothing to leave.
@@ -96,9 +71,9 @@ impl QueuePlace {
 impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.queue.left(&self.seat);
-        if let Some(position) = self.position() {
+        if let Some(position) = self.seat.position() {
             let late = (self.late, self.ttl);
-            let ticket = self.ticket().clone();
+            let ticket = self.seat.ticket.clone();
             self.on_end.leave(ticket, position, late);
         }
     }

@@ -6,12 +6,12 @@ use sqlx::{Connection, MySqlConnection, Row};
 use super::permit_reclaim::crashed_text;
 use super::permit_text::{Reclaim, pass_text};
 use super::record::{REMOVE, REMOVE_STEPS};
-use super::statement::{fill, hex, read_alone, read_as, transact};
+use super::statement::{fill, hex, in_one_transaction, read_as, transact};
 use crate::model::{Name, RecordKey};
 use crate::store::driver::json;
-use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::permit::MOST;
+use crate::store::verbs::permit::{MOST, pass_any};
 use crate::store::verbs::queue::{PassParams, PassWhy};
 use crate::store::verbs::time::to_micros;
 
@@ -86,7 +86,8 @@ impl CleanStore for MySqlConnection {
                 continue;
             };
             if let Some(has_permits) = *waits_for_permits {
-                clear(self, name, has_permits).await?;
+                // A row that a transaction has locked is in use.
+                pass_any(self, &name, PassWhy::Orphaned, has_permits).await?;
                 is_cleared = true;
             } else if *is_used {
                 used.push(name);
@@ -172,7 +173,7 @@ async fn reclaim(conn: &mut MySqlConnection, names: &[Name]) -> Result<bool, Fau
     if names.is_empty() {
         return Ok(false);
     }
-    let crashed = read_alone(conn, &crashed_text(names)).await?;
+    let crashed = in_one_transaction(conn, &crashed_text(names)).await?;
     for row in &crashed {
         let name: Vec<u8> = row.try_get(0)?;
         let Some(name) = Name::from_bytes(&name) else {

@@ -9,7 +9,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::listener::listen;
-use super::statement::{found_cluster, found_encryption, is_encrypted, read_alone, write_and_read};
+use super::statement::{
+    found_cluster, found_encryption, in_one_transaction, is_encrypted, write_and_read,
+};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connector::{Connection, Connector, VerbCall};
@@ -160,7 +162,7 @@ impl Connector for MySql {
         }
         if self.servers() > 1 {
             let read_only = "SELECT CAST(@@GLOBAL.read_only AS SIGNED)";
-            let said = read_alone(&mut conn, read_only).await?;
+            let said = in_one_transaction(&mut conn, read_only).await?;
             let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
             if said.try_get::<i64, _>(0)? != 0 {
                 return Err(Fault::said(FaultKind::ReadOnly, "this server is read only"));
@@ -218,7 +220,7 @@ impl Connection for MySqlConnection {
 
     /// A statement carries its outcome in hexadecimal, and must not exceed the server's limit.
     async fn largest_outcome(&mut self) -> Result<usize, Fault> {
-        let found = read_alone(self, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
+        let found = in_one_transaction(self, "SELECT CAST(@@max_allowed_packet AS SIGNED)").await?;
         let packet: i64 = found.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
         Ok(usize::try_from((packet - BESIDE_OUTCOME) / 2).unwrap_or(0))
     }
@@ -257,7 +259,7 @@ pub(super) async fn switch(
 ) -> Result<Option<bool>, sqlx::Error> {
     /// `ER_UNKNOWN_SYSTEM_VARIABLE`.
     const UNKNOWN: u16 = 1193;
-    let said = read_alone(conn, &format!("SELECT CAST(@@{variable} AS SIGNED)")).await;
+    let said = in_one_transaction(conn, &format!("SELECT CAST(@@{variable} AS SIGNED)")).await;
     let said = match said {
         Err(sqlx::Error::Database(error))
             if error

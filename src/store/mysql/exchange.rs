@@ -16,8 +16,8 @@
 use sqlx::{MySqlConnection, Row};
 
 use super::grant_rule::freed;
-use super::lease_text::{LONGEST, names, take_alike, take_text};
-use super::lock_row::found;
+use super::lease_text::{LONGEST, take_alike, take_text};
+use super::lock_row::{found, names};
 use super::statement::{fill, hex, in_one_transaction, is_in_cluster};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::TakeParams;

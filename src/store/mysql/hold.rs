@@ -5,7 +5,7 @@ use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::listener::wake_first;
-use super::statement::{fill, hex, read_alone, rows_and_changes};
+use super::statement::{fill, hex, in_one_transaction, rows_and_changes};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};
@@ -84,7 +84,7 @@ impl HoldStore for MySqlConnection {
         let missed = missed(&mut *self, &params.name, params.grant_id).await?;
         if missed == HoldOutcome::Gone && params.is_reserved() {
             let is_reserved = fill(IS_RESERVED, &[name, reservation]);
-            if !read_alone(self, &is_reserved).await?.is_empty() {
+            if !in_one_transaction(self, &is_reserved).await?.is_empty() {
                 // The first sending may have ended before it woke anybody.
                 wake_first(self, of).await;
                 return Ok(HoldOutcome::Done(()));
@@ -100,6 +100,6 @@ async fn missed<T>(
     id: Uuid,
 ) -> Result<HoldOutcome<T>, Fault> {
     let read = fill(READ, &[hex(name.as_bytes()), hex(id.as_bytes())]);
-    let rows = read_alone(conn, &read).await?;
+    let rows = in_one_transaction(conn, &read).await?;
     Ok(HoldOutcome::missed(!rows.is_empty()))
 }

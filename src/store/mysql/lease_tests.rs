@@ -30,7 +30,8 @@ fn batch<T>(limit: RequestLimit, name: &str, rest: usize, params: impl Fn(Name) 
 fn a_batch_that_is_admitted_leaves_in_one_record() {
     let (grant_id, ttl) = (Uuid::max(), Duration::from_hours(24));
     for length in [1, 20, 255] {
-        let name = "n".repeat(length);
+        // With this letter a name is written in hexadecimal, which is longest.
+        let name = "~".repeat(length);
         let renewals = batch(MySql::RENEWALS, &name, 0, |name| RenewParams {
             name,
             grant_id,

@@ -1,9 +1,8 @@
 //! The texts that take leases: leases and exchanges share them.
 
 use super::grant_rule::{is_free, may_grant, next_fence};
-use super::lock_row::{read_text, row_columns, row_ends};
+use super::lock_row::{names, read_named, read_text};
 use super::statement::{fill, hex, quoted, text};
-use crate::model::Name;
 use crate::store::driver::json;
 use crate::store::driver::request::RECORD;
 use crate::store::verbs::lease::TakeParams;
@@ -42,31 +41,6 @@ SET l.fence = ",
     l.session_id = t.session_id"
 );
 
-/// [`TAKE`] for a single ask.
-const TAKE_ONE: &str = concat!(
-    "
-UPDATE (
-    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
-    WHERE f.name = ? AND ",
-    is_free!("f."),
-    "
-      AND f.waiters = 0 AND f.capacity = 0 AND ",
-    may_grant!(),
-    "
-    LIMIT 1
-    FOR UPDATE SKIP LOCKED
-) t
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
-SET l.fence = ",
-    next_fence!("l."),
-    ",
-    l.grant_id = ?,
-    l.holder = ?,
-    l.acquired_at = SYSDATE(6),
-    l.expires_at = SYSDATE(6) + INTERVAL ? MICROSECOND,
-    l.session_id = ?"
-);
-
 /// For asks that differ in the name and the grant id only.
 const TAKE_ALIKE: &str = concat!(
     "
@@ -92,32 +66,9 @@ SET l.fence = ",
     l.session_id = ?"
 );
 
-const READ: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name IN (?)"
-);
-
 /// The statement that takes, and the statement that reads back.
 pub(super) fn take_text(all: &[TakeParams]) -> (String, String) {
-    let take = match all {
-        [params] => fill(
-            TAKE_ONE,
-            &[
-                hex(params.name.as_bytes()),
-                hex(params.grant_id.as_bytes()),
-                text(&params.holder),
-                to_micros(params.ttl).to_string(),
-                params
-                    .session
-                    .map_or(String::from("NULL"), |id| hex(id.as_bytes())),
-            ],
-        ),
-        _ => fill(TAKE, &[quoted(&json::takes(all))]),
-    };
+    let take = fill(TAKE, &[quoted(&json::takes(all))]);
     (take, read_text(all.iter().map(|params| &params.name)))
 }
 
@@ -132,7 +83,7 @@ pub(super) const LONGEST: usize = RECORD - 64;
 
 /// The statement that takes, and the statement that reads back. `None`: the asks differ too much.
 pub(super) fn take_alike(all: &[TakeParams]) -> Option<(String, String)> {
-    let (first, others) = all.split_first().filter(|(_, others)| !others.is_empty())?;
+    let (first, others) = all.split_first()?;
     let same = |params: &TakeParams| {
         (&params.ttl, &params.holder, &params.session)
             == (&first.ttl, &first.holder, &first.session)
@@ -158,21 +109,5 @@ pub(super) fn take_alike(all: &[TakeParams]) -> Option<(String, String)> {
                 .map_or(String::from("NULL"), |id| hex(id.as_bytes())),
         ],
     );
-    Some((take, fill(READ, &[names])))
-}
-
-/// A list of literals. Plain text is half as long as hexadecimal.
-pub(super) fn names<'a>(names: impl Iterator<Item = &'a Name> + Clone) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/ ".contains(byte);
-    let are_plain = names
-        .clone()
-        .all(|name| name.as_bytes().iter().all(is_plain));
-    let literals = names.map(|name| {
-        if are_plain {
-            format!("'{}'", name.as_str())
-        } else {
-            hex(name.as_bytes())
-        }
-    });
-    literals.collect::<Vec<_>>().join(",")
+    Some((take, read_named(&names)))
 }

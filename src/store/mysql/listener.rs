@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::fault::is_interrupted;
-use super::statement::{fill, hex, read_alone};
+use super::statement::{fill, hex, in_one_transaction};
 use crate::model::{FaultKind, Name};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::{Listener, News};
@@ -85,7 +85,7 @@ pub(super) async fn listen(
     let id = session.simple();
     let lock = format!("{NEVER_SLOW}; SELECT CAST(GET_LOCK('rowlock_{id}', 1) AS SIGNED)");
     // The connection before this one, if the server has not seen yet that it is gone.
-    let before = read_alone(&mut conn, &of_session(session)).await?;
+    let before = in_one_transaction(&mut conn, &of_session(session)).await?;
     let (is_mariadb, has_pool) = (before[0].try_get(1)?, before[0].try_get(2)?);
     let sleep = match (is_mariadb, has_pool) {
         (true, true) => {
@@ -154,7 +154,7 @@ pub(super) async fn wake_first(conn: &mut MySqlConnection, name: &Name) {
 
 /// Wakes the listener that a statement finds. Its failure fails no verb, which has committed.
 async fn wake_found(conn: &mut MySqlConnection, text: &str) {
-    let found = read_alone(conn, text).await;
+    let found = in_one_transaction(conn, text).await;
     match found.and_then(|rows| listener(rows.first())) {
         Ok(found) => wake(conn, found).await,
         Err(error) => tracing::debug!(%error, "{NOT_WOKEN}"),

@@ -5,10 +5,9 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Connection, FromRow, MySqlConnection};
 
 use super::grant_rule::freed;
-use super::statement::{fill, hex, quoted, read_as};
+use super::statement::{fill, hex, read_as};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::classify::classify;
-use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
 use crate::store::verbs::row::{LockRow, Rows};
@@ -56,24 +55,13 @@ macro_rules! row_columns {
 }
 pub(super) use row_columns;
 
-/// [`READ`] for a single ask.
-const READ_ONE: &str = concat!(
-    "
-SELECT",
-    row_columns!("SYSDATE(6)"),
-    "
-FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE l.name = ?"
-);
-
 const READ: &str = concat!(
     "
 SELECT",
     row_columns!("SYSDATE(6)"),
     "
-FROM JSON_TABLE(?, '$[*]' COLUMNS (name VARCHAR(576) CHARACTER SET ascii PATH '$[0]')) a
-STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = UNHEX(a.name)
-LEFT JOIN rowlock_session s ON s.id = l.session_id"
+FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
+WHERE l.name IN (?)"
 );
 
 const FREE_LAPSED: &str = concat!(
@@ -194,17 +182,38 @@ pub(super) fn is_duplicate(error: &sqlx::Error) -> bool {
 
 pub(super) async fn read<'a>(
     conn: &mut MySqlConnection,
-    names: impl Iterator<Item = &'a Name>,
+    names: impl Iterator<Item = &'a Name> + Clone,
 ) -> Result<Rows, sqlx::Error> {
     Ok(LockRow::by_name(read_as(conn, &read_text(names)).await?))
 }
 
-pub(super) fn read_text<'a>(names: impl Iterator<Item = &'a Name>) -> String {
-    let names: Vec<&Name> = names.collect();
-    match names[..] {
-        [name] => fill(READ_ONE, &[hex(name.as_bytes())]),
-        _ => fill(READ, &[quoted(&json::names(names))]),
+pub(super) fn read_text<'a>(all: impl Iterator<Item = &'a Name> + Clone) -> String {
+    read_named(&names(all))
+}
+
+/// [`read_text`] for [`names`].
+pub(super) fn read_named(names: &str) -> String {
+    fill(READ, &[names.to_owned()])
+}
+
+/// A list of literals. Plain text is half as long as hexadecimal. An empty list is an error: NULL equals no name.
+pub(super) fn names<'a>(names: impl Iterator<Item = &'a Name> + Clone) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/ ".contains(byte);
+    let are_plain = names
+        .clone()
+        .all(|name| name.as_bytes().iter().all(is_plain));
+    let literals = names.map(|name| {
+        if are_plain {
+            format!("'{}'", name.as_str())
+        } else {
+            hex(name.as_bytes())
+        }
+    });
+    let literals: Vec<String> = literals.collect();
+    if literals.is_empty() {
+        return "NULL".into();
     }
+    literals.join(",")
 }
 
 pub(super) fn found(rows: &[MySqlRow]) -> Result<Rows, sqlx::Error> {

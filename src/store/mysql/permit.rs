@@ -10,7 +10,7 @@ use super::lock_row::make_row;
 use super::permit_reclaim::look_text;
 use super::permit_text::{Reclaim, join_text, pass_text, resize_text, weigh_text};
 use super::queue::join_with;
-use super::statement::read_alone;
+use super::statement::in_one_transaction;
 use super::statement::transact;
 use crate::model::{Kind, Name, Share};
 use crate::store::verbs::fault::Fault;
@@ -59,7 +59,7 @@ impl PermitStore for MySqlConnection {
         let mut names: Vec<&Name> = all.iter().map(|params| &params.name).collect();
         names.sort_unstable();
         names.dedup();
-        let rows = read_alone(self, &look_text(all, &names)).await?;
+        let rows = in_one_transaction(self, &look_text(all, &names)).await?;
         let (waiters, times) = rows.split_at(all.len().min(rows.len()));
         let mut looked = Vec::with_capacity(all.len());
         for (params, row) in all.iter().zip(waiters) {

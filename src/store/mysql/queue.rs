@@ -24,7 +24,7 @@ use super::grant_rule::{is_free, may_grant, next_fence, none_paused};
 use super::listener::{listener_of, wake, wake_session};
 use super::lock_row::{make_row, row_columns, row_ends};
 use super::row_wait::wait;
-use super::statement::{fill, hex, quoted, read_alone, read_as, text, transact, with};
+use super::statement::{fill, hex, in_one_transaction, quoted, read_as, text, transact, with};
 use crate::model::{FaultKind, Kind, Name};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
@@ -276,7 +276,7 @@ impl QueueStore for MySqlConnection {
     }
 
     async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
-        let rows = read_alone(self, &fill(AWAITED, &[quoted(&json::names(names))])).await?;
+        let rows = in_one_transaction(self, &fill(AWAITED, &[quoted(&json::names(names))])).await?;
         let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| row.try_get(0)).collect();
         Ok(Name::all_of(&names?))
     }
@@ -284,7 +284,8 @@ impl QueueStore for MySqlConnection {
     async fn queue_knows(&mut self, ticket: &Ticket) -> Result<bool, Fault> {
         let (name, row) = (hex(ticket.name.as_bytes()), hex(ticket.row().as_bytes()));
         let grant = hex(ticket.grant_id.as_bytes());
-        let found = read_alone(self, &fill(KNOWS, &[name, grant.clone(), row, grant])).await?;
+        let found =
+            in_one_transaction(self, &fill(KNOWS, &[name, grant.clone(), row, grant])).await?;
         Ok(!found.is_empty())
     }
 }

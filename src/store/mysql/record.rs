@@ -2,12 +2,15 @@
 //!
 //! They follow `lease.rs`, whose head explains how a batch is sent, which rows are locked, and which clock is read.
 
+use std::slice;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
-use super::record_exchange::{claim, exchange, finish};
+use super::record_exchange::all_or_none;
 use super::record_probe::probe;
-use super::statement::{fill, hex, quoted, read_as};
+use super::statement::{fill, hex, is_one_request, parts, quoted, read_as};
+use super::{record_claim, record_end};
 use crate::model::{FaultKind, RecordKey};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
@@ -39,6 +42,9 @@ macro_rules! read_records {
     };
 }
 pub(super) use read_records;
+
+/// What a request has besides the ends and claims.
+const AROUND: usize = 4_096;
 
 macro_rules! read {
     ($from:literal) => {
@@ -143,7 +149,7 @@ impl RecordStore for MySqlConnection {
             .fetch_optional(&mut *tx)
             .await?;
         if locked.is_some() {
-            let keys = json::keys(std::slice::from_ref(key));
+            let keys = json::keys(slice::from_ref(key));
             for sql in [REMOVE_STEPS, REMOVE] {
                 sqlx::query(sql).bind(&keys).execute(&mut *tx).await?;
             }
@@ -153,7 +159,31 @@ impl RecordStore for MySqlConnection {
     }
 
     async fn record_claim(&mut self, all: &[ClaimParams]) -> Result<Vec<ClaimOutcome>, Fault> {
-        claim(self, all).await
+        let mut claimed = Vec::with_capacity(all.len());
+        for part in parts(AROUND, all.iter().map(record_claim::size)) {
+            let part = &all[part];
+            let done = all_or_none(self, &[], part).await;
+            if let Some((_, part)) = done.map_err(|fault| after(&claimed, fault))? {
+                claimed.extend(part);
+                continue;
+            }
+            // Another transaction has one of the new records, or is making it: find out which.
+            for params in part {
+                let one = if part.len() == 1 {
+                    Ok(None)
+                } else {
+                    all_or_none(self, &[], slice::from_ref(params)).await
+                };
+                if let Some((_, one)) = one.map_err(|fault| after(&claimed, fault))? {
+                    claimed.extend(one);
+                } else {
+                    let row = self.record_read_one(&params.key, 0).await;
+                    let row = row.map_err(|fault| after(&claimed, fault))?;
+                    claimed.push(params.outcome_of(row.as_ref()));
+                }
+            }
+        }
+        Ok(claimed)
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
@@ -176,14 +206,55 @@ impl RecordStore for MySqlConnection {
     }
 
     async fn record_finish(&mut self, all: &[FinishParams]) -> Result<Vec<FinishOutcome>, Fault> {
-        finish(self, all).await
+        let mut ended = Vec::with_capacity(all.len());
+        for part in parts(AROUND, record_end::sizes(all).into_iter()) {
+            let part = &all[part];
+            let done = all_or_none(self, part, &[]).await;
+            if let Some((part, _)) = done.map_err(|fault| after(&ended, fault))? {
+                ended.extend(part);
+                continue;
+            }
+            // A transaction has one of the records locked: find out which.
+            for params in part {
+                let one = all_or_none(self, slice::from_ref(params), &[]).await;
+                let one = one.map_err(|fault| after(&ended, fault))?;
+                ended.push(one.is_some_and(|(ended, _)| ended == [true]));
+            }
+        }
+        self.record_ended(all, &ended).await
     }
 
+    /// In one transaction, if it is one request and no other transaction is in the way.
     async fn record_exchange(
         &mut self,
         ends: &[FinishParams],
         claims: &[ClaimParams],
     ) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-        exchange(self, ends, claims).await
+        let sizes = record_end::sizes(ends).into_iter();
+        let sizes = sizes.chain(claims.iter().map(record_claim::size));
+        if is_one_request(AROUND, sizes) {
+            match all_or_none(self, ends, claims).await {
+                Ok(Some((ended, claimed))) => {
+                    let finished = self.record_ended(ends, &ended).await;
+                    return Ok((finished?, claimed));
+                }
+                // The claims of others keep back no end.
+                Err(fault) if matches!(fault.kind, FaultKind::Deadlock | FaultKind::Conflict) => {}
+                Err(fault) => return Err(fault),
+                Ok(None) => {}
+            }
+        }
+        let finished = self.record_finish(ends).await?;
+        let claimed = self.record_claim(claims).await;
+        Ok((finished, claimed.map_err(Fault::half_done)?))
+    }
+}
+
+/// The fault of a request after which others are `done`.
+fn after<T>(done: &[T], fault: Fault) -> Fault {
+    if done.is_empty() {
+        fault
+    } else {
+        fault.half_done()
     }
 }

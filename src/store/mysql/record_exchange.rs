@@ -1,117 +1,21 @@
-//! Ends of attempts and claims: in one transaction, or one after the other where another transaction is in the way.
-
-use std::slice;
+//! Ends of attempts and claims in one transaction.
 
 use sqlx::{FromRow, MySqlConnection, Row};
 
 use super::fault::{is_lock_time_out, is_null};
+use super::lock_row::is_duplicate;
 use super::record_claim::{ClaimedRow, claimed_text, texts};
 use super::record_end::end_texts;
 use super::record_probe::probe_before;
-use super::statement::{answers_in_one_transaction, is_one_request, parts};
-use super::{record_claim, record_end};
+use super::statement::answers_in_one_transaction;
 use crate::model::FaultKind;
 use crate::store::driver::classify::classify;
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::record::{
-    ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordStore,
-};
-
-/// What a request has besides the ends and claims.
-const AROUND: usize = 4_096;
-
-/// Ends attempts and claims keys, in one transaction if it is one request and no other transaction is in the way.
-pub(super) async fn exchange(
-    conn: &mut MySqlConnection,
-    ends: &[FinishParams],
-    claims: &[ClaimParams],
-) -> Result<(Vec<FinishOutcome>, Vec<ClaimOutcome>), Fault> {
-    let sizes = record_end::sizes(ends).into_iter();
-    let sizes = sizes.chain(claims.iter().map(record_claim::size));
-    if is_one_request(AROUND, sizes) {
-        match all_or_none(conn, ends, claims).await {
-            Ok(Some((ended, claimed))) => {
-                let finished = conn.record_ended(ends, &ended).await;
-                return Ok((finished?, claimed));
-            }
-            // The claims of others keep back no end.
-            Err(fault) if matches!(fault.kind, FaultKind::Deadlock | FaultKind::Conflict) => {}
-            Err(fault) => return Err(fault),
-            Ok(None) => {}
-        }
-    }
-    let finished = finish(conn, ends).await?;
-    let claimed = claim(conn, claims).await;
-    Ok((finished, claimed.map_err(Fault::half_done)?))
-}
-
-/// Ends attempts. One outcome for each, in their order.
-pub(super) async fn finish(
-    conn: &mut MySqlConnection,
-    all: &[FinishParams],
-) -> Result<Vec<FinishOutcome>, Fault> {
-    let mut ended = Vec::with_capacity(all.len());
-    for part in parts(AROUND, record_end::sizes(all).into_iter()) {
-        let part = &all[part];
-        let done = all_or_none(conn, part, &[]).await;
-        if let Some((part, _)) = done.map_err(|fault| after(&ended, fault))? {
-            ended.extend(part);
-            continue;
-        }
-        // A transaction has one of the records locked: find out which.
-        for params in part {
-            let one = all_or_none(conn, slice::from_ref(params), &[]).await;
-            let one = one.map_err(|fault| after(&ended, fault))?;
-            ended.push(one.is_some_and(|(ended, _)| ended == [true]));
-        }
-    }
-    conn.record_ended(all, &ended).await
-}
-
-/// Claims keys. One outcome for each, in their order.
-pub(super) async fn claim(
-    conn: &mut MySqlConnection,
-    all: &[ClaimParams],
-) -> Result<Vec<ClaimOutcome>, Fault> {
-    let mut claimed = Vec::with_capacity(all.len());
-    for part in parts(AROUND, all.iter().map(record_claim::size)) {
-        let part = &all[part];
-        let done = all_or_none(conn, &[], part).await;
-        if let Some((_, part)) = done.map_err(|fault| after(&claimed, fault))? {
-            claimed.extend(part);
-            continue;
-        }
-        // Another transaction has one of the new records, or is making it: find out which.
-        for params in part {
-            let one = if part.len() == 1 {
-                Ok(None)
-            } else {
-                all_or_none(conn, &[], slice::from_ref(params)).await
-            };
-            if let Some((_, one)) = one.map_err(|fault| after(&claimed, fault))? {
-                claimed.extend(one);
-            } else {
-                let row = conn.record_read_one(&params.key, 0).await;
-                let row = row.map_err(|fault| after(&claimed, fault))?;
-                claimed.push(params.outcome_of(row.as_ref()));
-            }
-        }
-    }
-    Ok(claimed)
-}
-
-/// The fault of a request after which others are `done`.
-fn after<T>(done: &[T], fault: Fault) -> Fault {
-    if done.is_empty() {
-        fault
-    } else {
-        fault.half_done()
-    }
-}
+use crate::store::verbs::record::{ClaimOutcome, ClaimParams, FinishParams};
 
 /// Ends and claims all in one transaction, or nothing. An attempt of which it returns false may have ended, too: its
 /// record tells. `None`: another transaction is in the way.
-async fn all_or_none(
+pub(super) async fn all_or_none(
     conn: &mut MySqlConnection,
     ends: &[FinishParams],
     claims: &[ClaimParams],
@@ -190,8 +94,4 @@ async fn end_and_claim(
 /// `innodb_snapshot_isolation` tells a conflict.)
 fn is_of_another(error: &sqlx::Error) -> bool {
     is_duplicate(error) || is_lock_time_out(error) || classify(error) == FaultKind::Conflict
-}
-
-fn is_duplicate(error: &sqlx::Error) -> bool {
-    classify(error) == FaultKind::Duplicate
 }

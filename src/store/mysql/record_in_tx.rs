@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
 use super::in_tx::DATABASE;
-use super::statement::{NOW, execute, hex, rows, text};
+use super::statement::{NOW, hex, rows, rows_and_changes, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::TxReply;
@@ -112,11 +112,11 @@ fn complete_text(params: &FinishParams) -> String {
 /// request. So this request is sent twice: the session goes back to the pool. The error stays, because the transaction
 /// is over.
 async fn wait_as_before(conn: &mut MySqlConnection) -> Result<(), Fault> {
-    let restored = execute(conn, WAIT_AS_BEFORE.into()).await;
+    let restored = rows(conn, WAIT_AS_BEFORE.into()).await;
     if let Err(fault) = &restored
         && matches!(fault.cause.sqlx(), sqlx::Error::Database(_))
     {
-        execute(conn, WAIT_AS_BEFORE.into()).await?;
+        rows(conn, WAIT_AS_BEFORE.into()).await?;
     }
     restored.map(|_| ())
 }
@@ -129,10 +129,10 @@ impl RecordInTxStore for MySqlConnection {
             None => claim_new_text(params),
         };
         let claim = format!("SAVEPOINT rowlock_claim; {WAIT_SHORTLY}; {claim}; {WAIT_AS_BEFORE}");
-        let done = execute(self, claim).await;
+        let done = rows_and_changes(self, claim).await;
         let told = |found| TxReply::of(Some(params.database), found);
         match done {
-            Ok(done) if done.rows_affected() > 0 => {
+            Ok((_, changed)) if changed > 0 => {
                 return Ok(told(ClaimOutcome::Mine { attempt: 0 }));
             }
             Ok(_) => {}
@@ -159,8 +159,8 @@ impl RecordInTxStore for MySqlConnection {
         params: &ClaimParams,
         outcome: &Outcome,
     ) -> Result<TxReply<FinishOutcome>, Fault> {
-        let done = execute(self, keep_text(params, outcome)).await?;
-        match done.rows_affected() {
+        let (_, changed) = rows_and_changes(self, keep_text(params, outcome)).await?;
+        match changed {
             // The claim was inserted or changed in this transaction, which has been rolled back since.
             0 => Err(Fault::transaction_over()),
             _ => Ok(TxReply::of(Some(params.database), FinishOutcome::Ended)),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     async fn send(conn: &mut MySqlConnection, sql: &str) {
-        execute(conn, sql.into()).await.unwrap();
+        rows(conn, sql.into()).await.unwrap();
     }
 
     async fn lock_wait(conn: &mut MySqlConnection) -> u64 {

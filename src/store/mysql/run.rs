@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
 use super::lock_row::{is_duplicate, row_ends};
-use super::statement::{fill, hex, read_alone, read_as};
+use super::statement::{fill, hex, in_one_transaction, read_as};
 use crate::model::Name;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::run::{KEPT, MOST, RunEnd, RunParams, RunRow, RunStore};
@@ -63,7 +63,7 @@ DELETE FROM rowlock_run WHERE began_at < SYSDATE(6) - INTERVAL ? MICROSECOND LIM
 impl RunStore for MySqlConnection {
     async fn run_begin(&mut self, params: &RunParams) -> Result<bool, Fault> {
         let (name, id) = (hex(params.name.as_bytes()), hex(params.grant_id.as_bytes()));
-        let live = read_alone(self, &fill(HOLDER, &[name.clone(), id.clone()])).await?;
+        let live = in_one_transaction(self, &fill(HOLDER, &[name.clone(), id.clone()])).await?;
         let Some(live) = live.first() else {
             return Ok(false);
         };
@@ -86,7 +86,7 @@ impl RunStore for MySqlConnection {
             }
         }
         let is_there = fill(IS_THERE, &[name, id, params.fence.to_string()]);
-        Ok(!read_alone(self, &is_there).await?.is_empty())
+        Ok(!in_one_transaction(self, &is_there).await?.is_empty())
     }
 
     async fn run_end(&mut self, params: &RunParams, end: &RunEnd) -> Result<bool, Fault> {

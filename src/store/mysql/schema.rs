@@ -6,7 +6,7 @@ use sqlx::{MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::connect::{is_in_galera, switch};
-use super::statement::{read_alone, read_as};
+use super::statement::{in_one_transaction, read_as};
 use crate::model::{Engine, FaultKind};
 use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
@@ -47,7 +47,7 @@ SELECT CAST(@@innodb_flush_log_at_trx_commit AS SIGNED), CAST(IF(@@log_bin, @@sy
 #[async_trait]
 impl SchemaStore for MySqlConnection {
     async fn server(&mut self) -> Result<Server, Fault> {
-        let said = read_alone(self, "SELECT VERSION()").await?;
+        let said = in_one_transaction(self, "SELECT VERSION()").await?;
         let said = said.first().ok_or(sqlx::Error::RowNotFound)?;
         let mut server = parse(said.try_get(0)?);
         server.multi_writer = is_in_galera(self).await?
@@ -66,12 +66,12 @@ impl SchemaStore for MySqlConnection {
     }
 
     async fn find_lock_table(&mut self) -> Result<(), Fault> {
-        read_alone(self, "SELECT 1 FROM rowlock_lock WHERE 1 = 0").await?;
+        in_one_transaction(self, "SELECT 1 FROM rowlock_lock WHERE 1 = 0").await?;
         Ok(())
     }
 
     async fn check_tables(&mut self) -> Result<bool, Fault> {
-        read_alone(self, EVERY_COLUMN).await?;
+        in_one_transaction(self, EVERY_COLUMN).await?;
         Ok(true)
     }
 
@@ -80,7 +80,7 @@ impl SchemaStore for MySqlConnection {
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
         let lock =
             "SELECT GET_LOCK(CONCAT('rowlock.migrate.', LEFT(SHA2(DATABASE(), 256), 32)), 60)";
-        let got = read_alone(self, lock).await?;
+        let got = in_one_transaction(self, lock).await?;
         let got = got.first().ok_or(sqlx::Error::RowNotFound)?;
         if got.try_get::<Option<i64>, _>(0)? != Some(1) {
             return Err(MigrateFault::LockNotObtained);
@@ -94,7 +94,7 @@ impl SchemaStore for MySqlConnection {
     }
 
     async fn warnings(&mut self) -> Result<Vec<String>, Fault> {
-        let rows = read_alone(self, RELAXED).await?;
+        let rows = in_one_transaction(self, RELAXED).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let (log, binary_log): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
         let mut settings = Vec::new();
@@ -110,7 +110,7 @@ impl SchemaStore for MySqlConnection {
 
     async fn database_id(&mut self) -> Result<Uuid, Fault> {
         // Also on a connection of the application's.
-        let rows = read_alone(self, "SELECT id FROM rowlock_database LIMIT 1").await?;
+        let rows = in_one_transaction(self, "SELECT id FROM rowlock_database LIMIT 1").await?;
         Ok(rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?)
     }
 }

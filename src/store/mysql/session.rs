@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::grant_rule::freed;
 use super::listener::{listener_of, wake};
-use super::statement::{fill, hex, read_alone, read_as, write_and_read};
+use super::statement::{fill, hex, in_one_transaction, read_as, write_and_read};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
@@ -169,7 +169,7 @@ impl SessionStore for MySqlConnection {
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
         // It waits for the session's row only, which nobody keeps who waits for another row.
-        let waiting = read_alone(self, &fill(WAITING, &[hex(id.as_bytes())])).await?;
+        let waiting = in_one_transaction(self, &fill(WAITING, &[hex(id.as_bytes())])).await?;
         let mut tx = self.begin().await?;
         sqlx::query(END).bind(id).execute(&mut *tx).await?;
         let freed = sqlx::query(FREE).bind(id).bind(i64::MAX);
@@ -188,7 +188,7 @@ impl SessionStore for MySqlConnection {
     }
 
     async fn session_due(&mut self, most: u32) -> Result<Vec<Uuid>, Fault> {
-        let mut due = ids(&read_alone(self, &fill(DUE, &[most.to_string()])).await?)?;
+        let mut due = ids(&in_one_transaction(self, &fill(DUE, &[most.to_string()])).await?)?;
         let all: Vec<String> = due.iter().map(|id| hex(id.as_bytes())).collect();
         if all.is_empty() {
             return Ok(due);
@@ -202,7 +202,7 @@ impl SessionStore for MySqlConnection {
         let freed = sqlx::query(FREE).bind(id).bind(limit);
         let freed = freed.execute(&mut *self).await?.rows_affected();
         let left = fill(HAS_LOCKS, &[hex(id.as_bytes())]);
-        if !read_alone(self, &left).await?.is_empty() {
+        if !in_one_transaction(self, &left).await?.is_empty() {
             return Ok((freed, 0));
         }
         // A late grant may still come: it belongs to a session that is missing, which has ended.

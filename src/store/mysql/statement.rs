@@ -88,29 +88,7 @@ pub(super) async fn rows_and_changes(
     Ok((rows, changed))
 }
 
-/// Executes all statements of a text, in a transaction.
-pub(super) async fn execute(
-    conn: &mut MySqlConnection,
-    text: String,
-) -> Result<MySqlQueryResult, Fault> {
-    let mut all = MySqlQueryResult::default();
-    all.extend(answers(conn, text).await?.1);
-    Ok(all)
-}
-
-/// Runs a read-only statement in a transaction of its own, in one round trip (three on a cluster).
-///
-/// A proxy that splits reads from writes sends a lone SELECT to a replica, which may lack the latest commits: a new
-/// grant would have no holder there, and a held lease would look lost. A transaction stays on the primary, and so does
-/// a read in one text with a write ([`write_and_read`]).
-pub(super) async fn read_alone(
-    conn: &mut MySqlConnection,
-    read: &str,
-) -> Result<Vec<MySqlRow>, sqlx::Error> {
-    in_one_transaction(conn, read).await
-}
-
-/// [`read_alone`], as values.
+/// [`in_one_transaction`], as values.
 pub(super) async fn read_as<T>(
     conn: &mut MySqlConnection,
     read: &str,
@@ -118,12 +96,16 @@ pub(super) async fn read_as<T>(
 where
     T: for<'r> FromRow<'r, MySqlRow>,
 {
-    let rows = read_alone(conn, read).await?;
+    let rows = in_one_transaction(conn, read).await?;
     rows.iter().map(T::from_row).collect()
 }
 
-/// Runs statements in a transaction of their own, in one round trip (not on a cluster). Returns the rows of all of
-/// them.
+/// Runs statements in a transaction of their own, in one round trip (on a cluster, each statement is a request).
+/// Returns the rows of all of them.
+///
+/// A read is sent in this way, too. A proxy that splits reads from writes sends a lone SELECT to a replica, which may
+/// lack the latest commits: a new grant would have no holder there, and a held lease would look lost. A transaction
+/// stays on the primary, and so does a read in one text with a write ([`write_and_read`]).
 pub(super) async fn in_one_transaction(
     conn: &mut MySqlConnection,
     statements: &str,

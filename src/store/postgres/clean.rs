@@ -7,8 +7,10 @@ use super::grant_rule::is_unpaused;
 use super::lock_row::row_ends;
 use super::{query, query_as};
 use crate::model::Name;
-use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::pass_any;
+use crate::store::verbs::queue::PassWhy;
 use crate::store::verbs::time::to_micros;
 
 /// Removes the rows that are due: whole records, or only outcomes and results of steps. `now()` is a little early, but
@@ -101,7 +103,8 @@ impl CleanStore for PgConnection {
             let Some(name) = Name::from_bytes(name) else {
                 continue;
             };
-            clear(self, name, *has_permits).await?;
+            // A row that a transaction has locked is in use.
+            pass_any(self, &name, PassWhy::Orphaned, *has_permits).await?;
         }
         let (removed, seen, last): (i64, i64, Option<Vec<u8>>) = query_as(IDLE_LOCKS)
             .bind(after)

@@ -163,7 +163,7 @@ impl RecordInTxStore for PgConnection {
         params: &FinishParams,
     ) -> Result<TxReply<FinishOutcome>, Fault> {
         in_callers(async {
-            if let Some(CompleteColumns { id: database }) = complete(self, params).await? {
+            if let Some((database,)) = complete(self, params).await? {
                 return Ok(TxReply::of(database, FinishOutcome::Ended));
             }
             let here = here(&mut *self).await?;
@@ -171,7 +171,7 @@ impl RecordInTxStore for PgConnection {
             if let Some((database, false)) = here {
                 // The transaction has written nothing yet, or it is over.
                 prove(self).await?;
-                if let Some(CompleteColumns { id: database }) = complete(self, params).await? {
+                if let Some((database,)) = complete(self, params).await? {
                     return told(database, FinishOutcome::Ended);
                 }
                 row_security::check(self).await?;
@@ -203,19 +203,13 @@ async fn tx_claim_new(
     Ok(TxReply::of(row.map(|row| row.0), found))
 }
 
-/// The result of completing an attempt in this transaction.
-#[derive(Debug)]
-struct CompleteColumns {
-    /// The database's id.
-    id: Option<Uuid>,
-}
-
+/// Completes an attempt in this transaction. Returns the database's id.
 async fn complete(
     conn: &mut PgConnection,
     params: &FinishParams,
-) -> Result<Option<CompleteColumns>, sqlx::Error> {
+) -> Result<Option<(Option<Uuid>,)>, sqlx::Error> {
     let end = EndColumns::from(&params.end);
-    let row: Option<(Option<Uuid>,)> = query_as(TX_COMPLETE)
+    query_as(TX_COMPLETE)
         .bind(params.key.scope())
         .bind(params.key.key())
         .bind(params.attempt_id)
@@ -225,8 +219,7 @@ async fn complete(
         .bind(end.retain)
         .bind(end.remember)
         .fetch_optional(conn)
-        .await?;
-    Ok(row.map(|(id,)| CompleteColumns { id }))
+        .await
 }
 
 /// Returns the database, and whether a transaction is known to be open.

@@ -10,8 +10,10 @@ use super::record::FORGET_STEPS;
 use super::writing::in_a_transaction;
 use crate::model::Name;
 use crate::store::driver::json;
-use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE, clear};
+use crate::store::verbs::clean::{CleanStore, CleanedLocks, CleanedRows, IDLE};
 use crate::store::verbs::fault::Fault;
+use crate::store::verbs::permit::pass_any;
+use crate::store::verbs::queue::PassWhy;
 use crate::store::verbs::time::to_micros;
 
 /// The rows that are due.
@@ -95,7 +97,8 @@ impl CleanStore for SqliteConnection {
                 None => continue,
                 Some(has_permits) => *has_permits,
             };
-            clear(self, name, has_permits).await?;
+            // A row that a transaction has locked is in use.
+            pass_any(self, &name, PassWhy::Orphaned, has_permits).await?;
             is_cleared = true;
         }
         if is_cleared {

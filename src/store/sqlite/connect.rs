@@ -275,7 +275,7 @@ impl FileConnection {
 impl Connection for FileConnection {
     async fn run(&mut self, call: &mut dyn VerbCall, bound: Duration) -> Result<(), Fault> {
         self.check()?;
-        let verb = self.conn.run(call, bound);
+        let verb = call.on(&mut self.conn);
         let done = match &self.writers {
             Some(writers) => writers.in_turns(bound, verb).await,
             None => verb.await,
@@ -294,7 +294,7 @@ impl Connection for FileConnection {
     }
 
     async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
-        Connection::migrate(&mut self.conn, until).await
+        SchemaStore::migrate(&mut self.conn, until).await
     }
 
     async fn close(self: Box<Self>) {
@@ -302,22 +302,6 @@ impl Connection for FileConnection {
         static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let _alone = ALONE.lock().await;
         let _ = sqlx::Connection::close(self.conn).await;
-    }
-}
-
-/// Without turns.
-#[async_trait(?Send)]
-impl Connection for SqliteConnection {
-    async fn run(&mut self, call: &mut dyn VerbCall, _bound: Duration) -> Result<(), Fault> {
-        call.on(self).await
-    }
-
-    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
-        SchemaStore::migrate(self, until).await
-    }
-
-    async fn close(self: Box<Self>) {
-        let _ = sqlx::Connection::close(*self).await;
     }
 }
 

@@ -6,11 +6,8 @@ use async_trait::async_trait;
 
 use super::deadlock::DeadlockStore;
 use super::fault::Fault;
-use super::permit::PermitStore;
-use super::queue::{PassParams, PassWhy, QueueStore};
 use super::run::RunStore;
 use super::session::SessionStore;
-use crate::model::Name;
 
 /// The verbs for cleaning.
 #[async_trait]
@@ -42,23 +39,6 @@ pub(crate) trait CleanStore: DeadlockStore + RunStore + SessionStore + Send {
 
     /// [`clean`](Self::clean) for outcomes, records and form tokens.
     async fn clean_records(&mut self, limit: u32) -> Result<CleanedRows, Fault>;
-}
-
-/// Passes a name on that is not in use, and still not idle. Waiters that are dead leave, and permits whose holders
-/// have crashed are reclaimed. A row that a transaction has locked is in use.
-pub(crate) async fn clear(
-    store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
-    name: Name,
-    has_permits: bool,
-) -> Result<(), Fault> {
-    let why = PassWhy::Orphaned;
-    let params = PassParams { name, why };
-    if has_permits {
-        store.permit_pass(&params).await?;
-    } else {
-        store.queue_pass(&params).await?;
-    }
-    Ok(())
 }
 
 /// How long a lock row is kept after its last use. Not a whole number of weeks: a weekly job would ask for its row

@@ -14,7 +14,7 @@ use super::queue::{PassParams, PassWhy, QueueStore};
 use super::release::{FreeOutcome, ReleaseParams};
 use super::row::LockRow;
 use super::session::{LeftBehind, SessionStore};
-use super::{Store, permit, release};
+use super::{Store, release};
 use crate::model::{Kind, Name};
 
 /// The verbs for leases.
@@ -130,9 +130,10 @@ pub(crate) trait LeaseStore:
         .into_iter();
         let mut freed = Vec::with_capacity(all.len());
         for params in all {
-            freed.push(match params.name.of_permit() {
-                Some(name) => permit::release(self, name, params.grant_id).await?,
-                None => locks.next().unwrap_or(FreeOutcome::Superseded),
+            freed.push(if is_permit(&params) {
+                release::pass_on(self, params).await?
+            } else {
+                locks.next().unwrap_or(FreeOutcome::Superseded)
             });
         }
         Ok(freed)

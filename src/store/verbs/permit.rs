@@ -30,7 +30,6 @@ use super::fault::Fault;
 use super::queue::{
     JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy, QueueStore,
 };
-use super::release::FreeOutcome;
 use crate::model::{Kind, Name, Share};
 
 /// How many waiters a verb grants permits to, at most. (PostgreSQL has this number in `functions/grant_permits.sql`.)
@@ -117,26 +116,18 @@ pub(crate) enum ResizeOutcome {
     Mismatch(Option<Kind>),
 }
 
-/// Passes a name of this kind on. `None`: a transaction has a row locked.
+/// Passes a name of any kind on. `None`: a transaction has a row locked.
 pub(crate) async fn pass_any(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
-    params: &PassParams,
-    kind: Kind,
+    name: &Name,
+    why: PassWhy,
+    has_permits: bool,
 ) -> Result<Option<PassOutcome>, Fault> {
-    if kind.has_permits() {
-        store.permit_pass(params).await
+    let name = name.clone();
+    let params = PassParams { name, why };
+    if has_permits {
+        store.permit_pass(&params).await
     } else {
-        store.queue_pass(params).await
+        store.queue_pass(&params).await
     }
-}
-
-/// Releases the permit of this grant.
-pub(crate) async fn release(
-    store: &mut (impl PermitStore + Send + ?Sized),
-    name: Name,
-    grant_id: Uuid,
-) -> Result<FreeOutcome, Fault> {
-    let why = PassWhy::Ended(grant_id);
-    let passed = store.permit_pass(&PassParams { name, why }).await?;
-    Ok(FreeOutcome::from(passed))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
-use super::record_state::{Facts, KeptState};
+use super::record_state::KeptState;
 use crate::model::{Outcome, RecordKey, RecordState};
 
 /// The columns of a row, unchecked. Times left are microseconds by the database's clock when the row was read; other
@@ -37,16 +37,32 @@ pub(crate) struct RecordRow {
     pub(crate) forget_left: Option<i64>,
 }
 
+/// How long an attempt that was abandoned counts, from the end of its lease, in microseconds: an hour. So a key that
+/// is poisoned is free again an hour after the last attempt. (The statements have this time as a literal.)
+const COUNTS_FOR: i64 = 3_600_000_000;
+
 impl RecordRow {
-    /// The state of the record by the database's clock, when `max_attempts` attempts may be abandoned. `None`: the row
-    /// is damaged.
+    /// The state of the record by the database's clock when its row was read, when `max_attempts` attempts in a row
+    /// may be abandoned, each within [`COUNTS_FOR`] after the one before. `None`: the row is damaged.
+    ///
+    /// Lists filter by the same rule in SQL (each engine's `record_admin.rs`).
     pub(crate) fn state_now(&self, max_attempts: i32) -> Option<RecordState> {
-        self.state.by_the_clock(&Facts {
-            lease_left: self.lease_left,
-            has_open_step: self.open_step.is_some(),
-            abandoned: self.abandoned,
-            max_attempts,
-            retain_left: self.retain_left,
+        let over = |left: i64| left <= 0;
+        let counts = self.lease_left > -COUNTS_FOR;
+        Some(match self.state {
+            KeptState::Running if !over(self.lease_left) => RecordState::Running,
+            // A step that must not be repeated has begun, and may have happened.
+            KeptState::Running if self.open_step.is_some() => RecordState::Unknown,
+            KeptState::Running | KeptState::Free if counts && self.abandoned >= max_attempts => {
+                RecordState::Poisoned
+            }
+            KeptState::Running => RecordState::Lapsed,
+            KeptState::Free => RecordState::Free,
+            KeptState::Unknown => RecordState::Unknown,
+            KeptState::Done if self.retain_left.is_some_and(over) => RecordState::Expired,
+            KeptState::Done => RecordState::Done,
+            KeptState::Expired => RecordState::Expired,
+            KeptState::Damaged => return None,
         })
     }
 

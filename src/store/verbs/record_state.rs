@@ -1,6 +1,4 @@
-//! The state of a record: the state in its row, and the state that follows from it by the database's clock.
-
-use crate::model::RecordState;
+//! The state in the row of a record. (`record_row.rs` has the state that follows from it by the database's clock.)
 
 /// The column `state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,47 +37,5 @@ impl KeptState {
             Self::Expired => "expired",
             Self::Damaged => "damaged",
         }
-    }
-}
-
-/// What the state of a record depends on, besides the column.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts {
-    /// How much of the attempt's lease is left, in microseconds.
-    pub(crate) lease_left: i64,
-    /// A step that must not be repeated has begun, and may have happened.
-    pub(crate) has_open_step: bool,
-    /// How many attempts in a row were abandoned, and how many may, each within [`COUNTS_FOR`] after the one before.
-    pub(crate) abandoned: i32,
-    pub(crate) max_attempts: i32,
-    /// For how many more microseconds the outcome is retained.
-    pub(crate) retain_left: Option<i64>,
-}
-
-/// How long an attempt that was abandoned counts, from the end of its lease, in microseconds: an hour. So a key that
-/// is poisoned is free again an hour after the last attempt. (The statements have this time as a literal.)
-const COUNTS_FOR: i64 = 3_600_000_000;
-
-impl KeptState {
-    /// The state of the record by the database's clock when its row was read. `None`: the row is damaged.
-    ///
-    /// Lists filter by the same rule in SQL (each engine's `record_admin.rs`).
-    pub(crate) fn by_the_clock(self, facts: &Facts) -> Option<RecordState> {
-        let over = |left: i64| left <= 0;
-        let counts = facts.lease_left > -COUNTS_FOR;
-        Some(match self {
-            Self::Running if !over(facts.lease_left) => RecordState::Running,
-            Self::Running if facts.has_open_step => RecordState::Unknown,
-            Self::Running | Self::Free if counts && facts.abandoned >= facts.max_attempts => {
-                RecordState::Poisoned
-            }
-            Self::Running => RecordState::Lapsed,
-            Self::Free => RecordState::Free,
-            Self::Unknown => RecordState::Unknown,
-            Self::Done if facts.retain_left.is_some_and(over) => RecordState::Expired,
-            Self::Done => RecordState::Done,
-            Self::Expired => RecordState::Expired,
-            Self::Damaged => return None,
-        })
     }
 }

@@ -1,9 +1,10 @@
-//! Releasing: what is asked, what becomes of the name, and the release of a name that has waiters.
+//! Releasing: what is asked, what becomes of the name, and a release that passes its name on.
 
 use uuid::Uuid;
 
 use super::fault::Fault;
-use super::queue::{EndedGrant, PassOutcome, PassParams, PassWhy, QueueStore};
+use super::permit::{PermitStore, pass_any};
+use super::queue::{EndedGrant, PassOutcome, PassWhy, QueueStore};
 use super::row::LockRow;
 use crate::model::Name;
 
@@ -64,12 +65,14 @@ impl From<Option<PassOutcome>> for FreeOutcome {
     }
 }
 
-/// Releases the grant of an ask whose name has waiters: passes the name on.
+/// Releases a permit, or a lock whose name has waiters: passes the name on.
 pub(crate) async fn pass_on(
-    store: &mut (impl QueueStore + Send + ?Sized),
+    store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     params: &ReleaseParams,
 ) -> Result<FreeOutcome, Fault> {
-    let (name, why) = (params.name.clone(), PassWhy::Ended(params.grant_id));
-    let passed = store.queue_pass(&PassParams { name, why }).await?;
+    let of_permit = params.name.of_permit();
+    let name = of_permit.as_ref().unwrap_or(&params.name);
+    let why = PassWhy::Ended(params.grant_id);
+    let passed = pass_any(store, name, why, of_permit.is_some()).await?;
     Ok(FreeOutcome::from(passed))
 }

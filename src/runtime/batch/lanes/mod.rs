@@ -283,7 +283,7 @@ impl Lane {
                 sleep_until(dial_at.min(give_up)).await;
                 continue;
             }
-            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial_and_ask()));
+            let attempt = dialing.get_or_insert_with(|| Box::pin(self.link.dial(true)));
             let made = select! {
                 made = attempt => made,
                 () = sleep_until(give_up) => continue,

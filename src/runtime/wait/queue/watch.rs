@@ -16,7 +16,7 @@ use crate::runtime::batch::link::Link;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::{LookOutcome, LookParams, PassParams, PassWhy};
+use crate::store::verbs::queue::{LookOutcome, LookParams, PassWhy};
 
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
 pub(super) const LONGEST: Duration = Duration::from_secs(1);
@@ -314,10 +314,9 @@ async fn pass_on(
             is_left = true;
             break;
         }
-        let why = PassWhy::Orphaned;
         seen.passed = Some(name.clone());
-        let params = PassParams { name, why };
-        let pass = async |store: &mut dyn Store| pass_any(store, &params, kind).await;
+        let (why, has_permits) = (PassWhy::Orphaned, kind.has_permits());
+        let pass = async |store: &mut dyn Store| pass_any(store, &name, why, has_permits).await;
         match link.run("pass on", timeout, pass).await? {
             None => is_left = true,
             Some(passed) => queue.all_passed(&passed.next),
