@@ -13,7 +13,7 @@ use crate::runtime::base::meter::InQueue;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::wait_log::WaitLog;
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::accept::{Accept, AcceptAnswer};
+use crate::runtime::requests::confirm::{Confirm, ConfirmAnswer};
 use crate::runtime::requests::join::{Join, JoinAnswer};
 use crate::runtime::requests::pending_grant::PendingGrant;
 use crate::runtime::requests::take::Acquired;
@@ -236,11 +236,11 @@ impl Lock {
                 let wanted = self.wanted(&place);
                 let delegation = self.delegation.as_ref();
                 let fences = delegation.map_or(0, |delegation| delegation.block());
-                let accept = |reply| Accept::task((wanted, fences), place, reply, give_up);
+                let accept = |reply| Confirm::task((wanted, fences), place, reply, give_up);
                 Ok(match core.lanes.answer(accept).await? {
-                    AcceptAnswer::Held(guard) if self.is_good(&guard) => Acquired::Held(guard),
-                    AcceptAnswer::Held(_) | AcceptAnswer::Gone => Acquired::Not(None),
-                    AcceptAnswer::Locked(place) => Acquired::Not(Some(place)),
+                    ConfirmAnswer::Held(guard) if self.is_good(&guard) => Acquired::Held(guard),
+                    ConfirmAnswer::Held(_) | ConfirmAnswer::Gone => Acquired::Not(None),
+                    ConfirmAnswer::Locked(place) => Acquired::Not(Some(place)),
                 })
             });
             match accepted.await? {

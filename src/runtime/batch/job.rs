@@ -1,10 +1,10 @@
-//! Jobs: the units of work of a lane, for every verb.
+//! Jobs: the units of work of a lane, for every kind of request.
 //!
-//! A [`Verb`] is a verb of the store with its asks and the way back to its caller. A [`Task`] is a verb with its
-//! [`JobHead`], the only part that the lane's schedule reads. A [`Job`] is a task whose verb type has been erased. A
-//! [`Batch`] gathers the tasks of one verb, or of two, for one statement.
+//! A [`Request`] has the parameters of a verb of the store and the way back to its caller. A [`Task`] is a request with
+//! its [`JobHead`], the only part that the lane's schedule reads. A [`Job`] is a task whose type has been erased. A
+//! [`Batch`] gathers the tasks of one kind of request, or of two, for one statement.
 //!
-//! A lane knows neither clients nor guards: a verb answers its own caller, in [`Verb::settle`] and [`Verb::fail`].
+//! A lane knows neither clients nor guards: a request answers its own caller, in [`Request::settle`] and [`Request::fail`].
 
 use std::any::Any;
 use std::fmt;
@@ -21,11 +21,11 @@ use crate::store::verbs::fault::Fault;
 /// The way back to the caller.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
-/// A task of any verb.
+/// A task of any kind.
 pub(crate) type Job = Box<dyn AnyTask>;
 
-/// A verb of the store with its asks and the way back to its caller.
-pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
+/// One kind of request: its parameters, the verb that it sends, and the way back to its caller.
+pub(crate) trait Request: fmt::Debug + Send + Sized + 'static {
     type Outcome;
 
     /// The place of its statement in a batch.
@@ -50,7 +50,8 @@ pub(crate) trait Verb: fmt::Debug + Send + Sized + 'static {
     /// Whether no caller waits for the answer.
     fn is_closed(&self) -> bool;
 
-    /// The job that has to follow when this one, which is so far, ends without the outcome that its caller asked for.
+    /// The job that undoes this one, when it ends without the outcome that its caller asked for. `progress`: how far it
+    /// came.
     fn undo(&self, progress: &Progress, now: Moment) -> Option<Job> {
         let _ = (progress, now);
         None
@@ -82,8 +83,9 @@ pub(crate) enum Rank {
     /// Leaving a queue. It shares no statement; nor do the next one and `Join`.
     Leave,
     /// Confirming a grant that was passed on.
-    Accept,
     Confirm,
+    /// Renewing a grant whose answer came late.
+    Recheck,
     Join,
     Finish,
     Claim,
@@ -100,8 +102,8 @@ impl Rank {
         Some(match self {
             Self::Exchange => "exchange",
             Self::Leave => "leave",
-            Self::Accept => "accept",
             Self::Confirm => "confirm",
+            Self::Recheck => "recheck",
             Self::Join => "join",
             Self::Finish => "finish",
             Self::Claim => "claim",
@@ -112,15 +114,15 @@ impl Rank {
 
     /// Whether its jobs share no statement.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Self::Leave | Self::Accept | Self::Join | Self::Alone)
+        matches!(self, Self::Leave | Self::Confirm | Self::Join | Self::Alone)
     }
 }
 
-/// A verb with its head.
+/// A request with its head.
 #[derive(Debug)]
 pub(crate) struct Task<V> {
     pub(crate) head: JobHead,
-    pub(crate) verb: V,
+    pub(crate) request: V,
 }
 
 impl<V> Task<V> {
@@ -131,7 +133,7 @@ impl<V> Task<V> {
     }
 }
 
-impl<V: Verb> From<Task<V>> for Job {
+impl<V: Request> From<Task<V>> for Job {
     fn from(task: Task<V>) -> Self {
         Box::new(task)
     }
@@ -155,7 +157,7 @@ pub(crate) enum Next {
 
 impl Next {
     /// The undo of sendings, if there is one. When one of them is `in_doubt`, the undo is repeated.
-    pub(crate) fn undo<V: Verb>(undo: Option<Task<V>>, in_doubt: bool) -> Self {
+    pub(crate) fn undo<V: Request>(undo: Option<Task<V>>, in_doubt: bool) -> Self {
         match undo {
             Some(undo) if in_doubt => Self::Later(undo.repeated().into()),
             Some(undo) => Self::Later(undo.into()),
@@ -185,7 +187,7 @@ impl AnswerTime {
     }
 }
 
-/// A [`Task`] of any verb, as the schedule sees it.
+/// A [`Task`] of any kind, as the schedule sees it.
 pub(crate) trait AnyTask: Any + fmt::Debug + Send {
     fn head(&self) -> &JobHead;
 
@@ -193,29 +195,29 @@ pub(crate) trait AnyTask: Any + fmt::Debug + Send {
 
     fn rank(&self) -> Rank;
 
-    /// See [`Verb::MAY_GRANT`].
+    /// See [`Request::MAY_GRANT`].
     fn may_grant(&self) -> bool;
 
-    /// See [`Verb::is_closed`].
+    /// See [`Request::is_closed`].
     fn is_closed(&self) -> bool;
 
-    /// See [`Verb::shares`].
+    /// See [`Request::shares`].
     fn shares(&self, first: &dyn AnyTask) -> bool;
 
-    /// See [`Verb::undo`].
+    /// See [`Request::undo`].
     fn undo(&self, now: Moment) -> Option<Job>;
 
-    /// See [`Verb::again`].
+    /// See [`Request::again`].
     fn again(self: Box<Self>) -> Job;
 
-    /// See [`Verb::fail`].
+    /// See [`Request::fail`].
     fn fail(self: Box<Self>, error: Error);
 
     /// A batch with only this task.
     fn into_batch(self: Box<Self>) -> Box<dyn Batch>;
 }
 
-/// A batch that tasks of several verbs may join.
+/// A batch that requests of several kinds may join.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharedBatch {
     pub(crate) ranks: [Rank; 2],
@@ -250,7 +252,7 @@ impl dyn AnyTask {
     }
 }
 
-/// Tasks for one statement, which is the [`VerbCall`]: of one verb, or of verbs that go together. It keeps the
+/// Tasks for one statement, which is the [`VerbCall`]: of one kind of request, or of kinds that go together. It keeps the
 /// statement's outcomes.
 pub(crate) trait Batch: VerbCall + fmt::Debug {
     /// Adds a task that fits, or returns the job. Tasks come sorted by subject.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::confirm::{Confirm, GrantVerb};
 use super::finish;
+use super::recheck::{GrantRequest, Recheck};
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Request, Task};
 use crate::runtime::held::attempt_guard::RecordGuard;
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::holdings::Holdings;
@@ -16,7 +16,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{ClaimOutcome, ClaimParams, KeepParams};
 
-/// The outcome of a claim. The verb makes the guard: when no caller receives it, dropping it frees the key.
+/// The outcome of a claim. The request makes the guard: when no caller receives it, dropping it frees the key.
 #[derive(Debug)]
 pub(crate) enum ClaimAnswer {
     Mine(RecordGuard),
@@ -41,12 +41,12 @@ impl Claim {
         let progress = holdings.lanes.progress();
         let head = JobHead::new(subject, "begin", Manner::Wish, progress);
         let holdings = Arc::clone(holdings);
-        let verb = Self {
+        let request = Self {
             params,
             holdings,
             reply,
         };
-        Task { head, verb }
+        Task { head, request }
     }
 
     /// The claim failed. A late sending may still claim the key.
@@ -60,7 +60,7 @@ impl Claim {
     }
 }
 
-impl GrantVerb for Claim {
+impl GrantRequest for Claim {
     type Renewal = KeepParams;
 
     fn renewal(&self) -> KeepParams {
@@ -97,7 +97,7 @@ impl GrantVerb for Claim {
     }
 }
 
-impl Verb for Claim {
+impl Request for Claim {
     type Outcome = ClaimOutcome;
 
     const RANK: Rank = Rank::Claim;
@@ -108,22 +108,26 @@ impl Verb for Claim {
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
     ) -> Result<Vec<ClaimOutcome>, Fault> {
-        let all: Vec<ClaimParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        let all: Vec<ClaimParams> = tasks
+            .iter()
+            .map(|task| task.request.params.clone())
+            .collect();
         store.record_claim(&all).await
     }
 
     fn settle(task: Task<Self>, outcome: ClaimOutcome, answered: AnswerTime) -> Next {
-        let (progress, lease) = (task.head.progress, task.verb.params.lease);
+        let (progress, lease) = (task.head.progress, task.request.params.lease);
         match outcome {
             // An earlier sending may have claimed it, or this one long ago: confirm the lease.
             ClaimOutcome::Mine { attempt } if progress.sent || answered.is_stale(lease) => {
-                Confirm::after(task, attempt)
+                Recheck::after(task, attempt)
             }
             ClaimOutcome::Mine { attempt } => {
-                task.verb.granted(&progress, attempt, answered.sent, lease)
+                task.request
+                    .granted(&progress, attempt, answered.sent, lease)
             }
-            ClaimOutcome::Missed => task.verb.not_mine(&progress, ClaimAnswer::Missed),
-            ClaimOutcome::Locked => task.verb.not_mine(&progress, ClaimAnswer::Locked),
+            ClaimOutcome::Missed => task.request.not_mine(&progress, ClaimAnswer::Missed),
+            ClaimOutcome::Locked => task.request.not_mine(&progress, ClaimAnswer::Locked),
         }
     }
 

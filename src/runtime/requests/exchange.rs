@@ -8,13 +8,13 @@ use super::claim::Claim;
 use super::finish::Finish;
 use super::release::Release;
 use super::take::Take;
-use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, SharedBatch, Verb};
-use crate::runtime::batch::verb_batch::VerbBatch;
+use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, Request, SharedBatch};
+use crate::runtime::batch::request_batch::RequestBatch;
 use crate::store::driver::connector::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 
-/// What verbs share: releases and acquires, from so many on; ends of attempts and claims, always.
+/// What requests share: releases and acquires, from so many on; ends of attempts and claims, always.
 pub(crate) fn shared(leases_from: usize) -> [SharedBatch; 2] {
     [of::<LeasePair>(leases_from), of::<RecordPair>(0)]
 }
@@ -27,10 +27,10 @@ fn of<P: Pair>(from: usize) -> SharedBatch {
     }
 }
 
-/// Two verbs with one statement for both.
+/// Two kinds of request with one statement for both.
 pub(crate) trait Pair: fmt::Debug + Sized + 'static {
-    type Ends: Verb;
-    type Begins: Verb;
+    type Ends: Request;
+    type Begins: Request;
 
     /// The name of that statement in the metrics.
     const NAME: &'static str;
@@ -84,19 +84,19 @@ impl Pair for RecordPair {
     }
 }
 
-/// A batch of two verbs. Their subjects differ.
+/// A batch of two kinds of request. Their subjects differ.
 #[derive(Debug)]
 pub(crate) struct Exchange<P: Pair> {
-    ends: VerbBatch<P::Ends>,
-    begins: VerbBatch<P::Begins>,
+    ends: RequestBatch<P::Ends>,
+    begins: RequestBatch<P::Begins>,
 }
 
 impl<P: Pair> Exchange<P> {
-    /// An empty batch, which jobs of both verbs join.
+    /// An empty batch, which jobs of both kinds join.
     pub(crate) fn empty() -> Box<dyn Batch> {
         Box::new(Self {
-            ends: VerbBatch::none(),
-            begins: VerbBatch::none(),
+            ends: RequestBatch::none(),
+            begins: RequestBatch::none(),
         })
     }
 

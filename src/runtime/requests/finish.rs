@@ -3,7 +3,7 @@
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Request, Task};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::{
@@ -48,7 +48,7 @@ pub(crate) fn undo(claim: &ClaimParams, progress: &Progress, now: Moment) -> Tas
     let progress = Progress::until(now + claim.lease.min(MAX_UNDO));
     Task {
         head: JobHead::new(subject, "release", Manner::Duty, progress),
-        verb: Finish {
+        request: Finish {
             params,
             end: FinishKind::Undo { late },
         },
@@ -76,12 +76,12 @@ impl Finish {
             )
         };
         let end = FinishKind::Attempt(reply);
-        let verb = Self { params, end };
-        Task { head, verb }
+        let request = Self { params, end };
+        Task { head, request }
     }
 }
 
-impl Verb for Finish {
+impl Request for Finish {
     type Outcome = FinishOutcome;
 
     const RANK: Rank = Rank::Finish;
@@ -90,7 +90,10 @@ impl Verb for Finish {
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
     ) -> Result<Vec<FinishOutcome>, Fault> {
-        let all: Vec<FinishParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        let all: Vec<FinishParams> = tasks
+            .iter()
+            .map(|task| task.request.params.clone())
+            .collect();
         store.record_finish(&all).await
     }
 
@@ -98,7 +101,7 @@ impl Verb for Finish {
         if finished == FinishOutcome::Locked {
             return Next::Later(task.into());
         }
-        match task.verb.end {
+        match task.request.end {
             FinishKind::Attempt(reply) => {
                 if let Some(reply) = reply {
                     let _ = reply.send(Ok(finished));

@@ -5,7 +5,7 @@ use super::take::busy;
 use super::{MAX_UNDO, leave};
 use crate::model::{Busy, Error, Kind, Moment, Share, Subject};
 use crate::runtime::batch::head::{JobHead, Progress};
-use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Request, Task};
 use crate::runtime::held::guard::Guard;
 use crate::runtime::wait::queue_place::QueuePlace;
 use crate::store::verbs::Store;
@@ -45,14 +45,14 @@ impl Join {
         let subject = Subject::Lock(params.name.clone());
         let head = JobHead::acquire(subject, give_up);
         wanted.ticket = Some(place.seat.ticket.clone());
-        let verb = Self {
+        let request = Self {
             params,
             share,
             wanted,
             place,
             reply,
         };
-        Task { head, verb }
+        Task { head, request }
     }
 
     /// Leaves the queue wherever it stands, and frees the grants that its sendings got, or may still get.
@@ -70,7 +70,7 @@ impl Join {
     }
 }
 
-impl Verb for Join {
+impl Request for Join {
     /// `None`: a transaction has the row locked.
     type Outcome = Option<JoinOutcome>;
 
@@ -84,7 +84,7 @@ impl Verb for Join {
     ) -> Result<Vec<Option<JoinOutcome>>, Fault> {
         let mut joined = Vec::with_capacity(1);
         for task in tasks {
-            let Self { params, share, .. } = &task.verb;
+            let Self { params, share, .. } = &task.request;
             joined.push(match share {
                 None => store.queue_join(params).await?,
                 Some(share) => store.permit_join(params, *share).await?,
@@ -95,7 +95,7 @@ impl Verb for Join {
 
     fn settle(mut task: Task<Self>, outcome: Option<JoinOutcome>, answered: AnswerTime) -> Next {
         if matches!(outcome, Some(JoinOutcome::Granted { .. }))
-            && task.verb.wanted.is_late(answered)
+            && task.request.wanted.is_late(answered)
         {
             task.head.progress.sent = true;
             return Next::Then(task.into());
@@ -105,7 +105,7 @@ impl Verb for Join {
             // An earlier sending may have queued it: another ask would be behind those who came meanwhile.
             return Next::Later(task.into());
         }
-        let undo = progress.in_doubt().then(|| task.verb.undone(&progress));
+        let undo = progress.in_doubt().then(|| task.request.undone(&progress));
         let Self {
             params,
             share,
@@ -113,7 +113,7 @@ impl Verb for Join {
             mut place,
             reply,
             ..
-        } = task.verb;
+        } = task.request;
         let kind = share.map_or(Kind::Lock, |share| share.kind);
         match outcome {
             Some(JoinOutcome::Granted { fence }) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::MAX_UNDO;
 use crate::model::{Error, Moment, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Request, Task};
 use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
@@ -46,7 +46,7 @@ pub(crate) fn of(
     waiters: &Arc<Waiters>,
     limit: Duration,
 ) -> Task<Leave> {
-    let verb = Leave {
+    let request = Leave {
         ticket,
         at,
         late,
@@ -54,7 +54,7 @@ pub(crate) fn of(
         waiters: Arc::clone(waiters),
         stage: Stage::First,
     };
-    verb.task(Progress::within(limit))
+    request.task(Progress::within(limit))
 }
 
 /// The job that undoes what `late` sendings of an ask to join may still do, for as long as the lease could last.
@@ -64,7 +64,7 @@ pub(crate) fn late(
     waiters: &Arc<Waiters>,
     now: Moment,
 ) -> Job {
-    let verb = Leave {
+    let request = Leave {
         ticket,
         at: None,
         late,
@@ -72,7 +72,7 @@ pub(crate) fn late(
         waiters: Arc::clone(waiters),
         stage: Stage::Late,
     };
-    let undo = verb.task(Progress::until(now + ttl.min(MAX_UNDO)));
+    let undo = request.task(Progress::until(now + ttl.min(MAX_UNDO)));
     undo.repeated().into()
 }
 
@@ -80,7 +80,10 @@ impl Leave {
     fn task(self, progress: Progress) -> Task<Self> {
         let subject = Subject::Lock(self.ticket.name.clone());
         let head = JobHead::new(subject, "leave the queue", Manner::Duty, progress);
-        Task { head, verb: self }
+        Task {
+            head,
+            request: self,
+        }
     }
 
     /// Undoes what late sendings of the ask to join may still do.
@@ -97,7 +100,7 @@ impl Leave {
     }
 }
 
-impl Verb for Leave {
+impl Request for Leave {
     /// `None`: a transaction has a row locked.
     type Outcome = Option<PassOutcome>;
 
@@ -111,7 +114,7 @@ impl Verb for Leave {
         for task in tasks {
             let Self {
                 ticket, at, stage, ..
-            } = &task.verb;
+            } = &task.request;
             // Most of these have nothing to do. They must not lock the name: whoever tries to get it would find it
             // busy.
             if *stage == Stage::Late && !store.queue_knows(ticket).await? {
@@ -132,19 +135,19 @@ impl Verb for Leave {
         let Some(passed) = outcome else {
             return Next::Later(task.into());
         };
-        let waiters = &task.verb.waiters;
+        let waiters = &task.request.waiters;
         waiters.queue.all_passed(&passed.next);
         if passed.next.is_empty() {
-            waiters.freed(&task.verb.ticket.name);
+            waiters.freed(&task.request.ticket.name);
         }
-        if task.verb.stage != Stage::Late {
-            let after = task.verb.after(Moment::now());
+        if task.request.stage != Stage::Late {
+            let after = task.request.after(Moment::now());
             return after.map_or(Next::Done, Next::Later);
         }
         // One of them was granted the name, and will not come again. (Of waiters that were removed nothing is told.)
         let came = u32::from(passed.ended == EndedGrant::Live);
-        task.verb.late = task.verb.late.saturating_sub(came);
-        if task.verb.late == 0 {
+        task.request.late = task.request.late.saturating_sub(came);
+        if task.request.late == 0 {
             return Next::Done;
         }
         Next::Later(task.repeated().into())

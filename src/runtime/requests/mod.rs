@@ -1,8 +1,7 @@
-//! The verbs that lanes send: the asks, the answer to the caller, and the undo.
+//! The requests that lanes send: the parameters, the answer to the caller, and the undo.
 
-pub(crate) mod accept;
 pub(crate) mod claim;
-mod confirm;
+pub(crate) mod confirm;
 pub(crate) mod ending;
 pub(crate) mod exchange;
 pub(crate) mod finish;
@@ -12,6 +11,7 @@ pub(crate) mod join;
 pub(crate) mod leave;
 pub(crate) mod pending_grant;
 pub(crate) mod read;
+mod recheck;
 pub(crate) mod release;
 pub(crate) mod step;
 pub(crate) mod take;

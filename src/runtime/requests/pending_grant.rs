@@ -1,4 +1,4 @@
-//! The guard that an acquire wants, whichever verb gets it.
+//! The guard that an acquire wants, whichever request gets it.
 
 use std::sync::Arc;
 use std::time::Duration;

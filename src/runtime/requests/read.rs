@@ -3,7 +3,7 @@
 
 use crate::model::{Error, RecordKey, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Request, Task};
 use crate::runtime::batch::lanes::MAX_BYTES;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
@@ -26,12 +26,12 @@ impl Read {
         let key = key.clone();
         Task {
             head: JobHead::new(subject, "look up", Manner::Look, progress),
-            verb: Self { key, reply },
+            request: Self { key, reply },
         }
     }
 }
 
-impl<const WHOLE: bool> Verb for Read<WHOLE> {
+impl<const WHOLE: bool> Request for Read<WHOLE> {
     type Outcome = Option<RecordRow>;
 
     const RANK: Rank = if WHOLE { Rank::LargeRead } else { Rank::Read };
@@ -45,18 +45,18 @@ impl<const WHOLE: bool> Verb for Read<WHOLE> {
         } else {
             MAX_BYTES / tasks.len().max(1)
         };
-        let keys: Vec<RecordKey> = tasks.iter().map(|task| task.verb.key.clone()).collect();
+        let keys: Vec<RecordKey> = tasks.iter().map(|task| task.request.key.clone()).collect();
         store.record_read(&keys, share).await
     }
 
     fn settle(task: Task<Self>, row: Self::Outcome, _: AnswerTime) -> Next {
         if let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
             let head = JobHead { bytes, ..task.head };
-            let Self { key, reply } = task.verb;
-            let verb = Read::<true> { key, reply };
-            return Next::First(Task { head, verb }.into());
+            let Self { key, reply } = task.request;
+            let request = Read::<true> { key, reply };
+            return Next::First(Task { head, request }.into());
         }
-        let _ = task.verb.reply.send(Ok(row));
+        let _ = task.request.reply.send(Ok(row));
         Next::Done
     }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{MAX_UNDO, leave};
 use crate::model::{Error, Loss, Moment, Name, ReleaseOutcome, Subject};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Request, Task};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::wait::waiters::Waiters;
 use crate::store::verbs::Store;
@@ -40,14 +40,14 @@ pub(crate) fn of(
         fence: grant.fence(),
         was_queued: grant.was_queued,
     };
-    let verb = Release {
+    let request = Release {
         params,
         grant: Some(Arc::clone(grant)),
         late: grant.late,
         reply,
         waiters: Arc::clone(waiters),
     };
-    verb.task(progress)
+    request.task(progress)
 }
 
 /// Frees the grant of an acquire, and the grants that `late` more sendings may still get.
@@ -65,7 +65,7 @@ pub(crate) fn undo(
         fence: 0,
         was_queued: false,
     };
-    let verb = Release {
+    let request = Release {
         params,
         grant: None,
         late,
@@ -73,7 +73,7 @@ pub(crate) fn undo(
         waiters: Arc::clone(waiters),
     };
     // It may have been granted just now; after its TTL it expires by itself.
-    verb.task(Progress::until(now + ttl.min(MAX_UNDO)))
+    request.task(Progress::until(now + ttl.min(MAX_UNDO)))
 }
 
 impl Release {
@@ -84,7 +84,10 @@ impl Release {
             request: Some(request),
             ..JobHead::new(subject, "release", Manner::Duty, progress)
         };
-        Task { head, verb: self }
+        Task {
+            head,
+            request: self,
+        }
     }
 
     /// The job that follows the release of a grant, whatever its outcome: while sendings of the acquire may still
@@ -134,12 +137,12 @@ impl Release {
 
 impl Task<Release> {
     fn released(self, freed: &FreeOutcome) -> Next {
-        let Self { head, verb } = self;
+        let Self { head, request } = self;
         let now = Moment::now();
-        verb.waiters.settled(&verb.params.name, freed);
-        let after = verb.after(verb.late, now);
-        let outcome = verb.outcome(&head.progress, freed, now);
-        match (verb.reply, after) {
+        request.waiters.settled(&request.params.name, freed);
+        let after = request.after(request.late, now);
+        let outcome = request.outcome(&head.progress, freed, now);
+        match (request.reply, after) {
             (None, after) => after.map_or(Next::Done, Next::Later),
             (Some(reply), None) => Next::answer(reply, Ok(outcome)),
             (Some(reply), Some(after)) => {
@@ -153,20 +156,22 @@ impl Task<Release> {
     /// come. An expired lease accounts for no sending: it stays in the row, every repetition finds it again, and it
     /// may belong to the sending that was answered.
     fn undone(mut self, freed: &FreeOutcome) -> Next {
-        self.verb.waiters.settled(&self.verb.params.name, freed);
+        self.request
+            .waiters
+            .settled(&self.request.params.name, freed);
         let accounted = u32::from(matches!(
             freed,
             FreeOutcome::Released | FreeOutcome::Passed(_)
         ));
-        self.verb.late = self.verb.late.saturating_sub(accounted);
-        if self.verb.late == 0 {
+        self.request.late = self.request.late.saturating_sub(accounted);
+        if self.request.late == 0 {
             return Next::Done;
         }
         Next::Later(self.repeated().into())
     }
 }
 
-impl Verb for Release {
+impl Request for Release {
     type Outcome = FreeOutcome;
 
     const RANK: Rank = Rank::Exchange;
@@ -175,14 +180,17 @@ impl Verb for Release {
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
     ) -> Result<Vec<FreeOutcome>, Fault> {
-        let all: Vec<ReleaseParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        let all: Vec<ReleaseParams> = tasks
+            .iter()
+            .map(|task| task.request.params.clone())
+            .collect();
         store.lease_release(&all).await
     }
 
     fn settle(task: Task<Self>, freed: FreeOutcome, _: AnswerTime) -> Next {
         match freed {
             FreeOutcome::Locked => Next::Later(task.into()),
-            _ if task.verb.grant.is_none() => task.undone(&freed),
+            _ if task.request.grant.is_none() => task.undone(&freed),
             _ => task.released(&freed),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::{Error, Outcome, Subject};
 use crate::runtime::batch::handle::Lanes;
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Request, Task};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::FinishOutcome;
@@ -27,12 +27,12 @@ impl BeginStep {
         let progress = lanes.progress();
         let head = head(&params, "begin a step of", Manner::Wish, progress);
         let lanes = Arc::clone(lanes);
-        let verb = Self {
+        let request = Self {
             params,
             lanes,
             reply,
         };
-        Task { head, verb }
+        Task { head, request }
     }
 }
 
@@ -44,7 +44,7 @@ fn head(params: &StepParams, doing: &'static str, manner: Manner, progress: Prog
     }
 }
 
-impl Verb for BeginStep {
+impl Request for BeginStep {
     type Outcome = StepBegun;
 
     const RANK: Rank = Rank::Alone;
@@ -55,7 +55,7 @@ impl Verb for BeginStep {
     ) -> Result<Vec<StepBegun>, Fault> {
         let mut begun = Vec::with_capacity(1);
         for task in tasks {
-            begun.push(store.step_begin(&task.verb.params).await?);
+            begun.push(store.step_begin(&task.request.params).await?);
         }
         Ok(begun)
     }
@@ -68,7 +68,7 @@ impl Verb for BeginStep {
             params,
             lanes,
             reply,
-        } = task.verb;
+        } = task.request;
         let is_open = matches!(begun, StepBegun::Fresh) && params.kind != StepKind::Repeatable;
         let undo = UndoStep::new(is_open.then(|| (lanes, params.clone())));
         if let Err(Ok((_, undo))) = reply.send(Ok((begun, undo))) {
@@ -112,16 +112,16 @@ impl FinishStep {
             bytes: outcome.as_ref().map_or(0, |outcome| outcome.bytes().len()),
             ..head(&params, "keep a step of", Manner::Duty, progress)
         };
-        let verb = Self {
+        let request = Self {
             params,
             outcome,
             reply,
         };
-        Task { head, verb }
+        Task { head, request }
     }
 }
 
-impl Verb for FinishStep {
+impl Request for FinishStep {
     type Outcome = FinishOutcome;
 
     const RANK: Rank = Rank::Alone;
@@ -131,10 +131,10 @@ impl Verb for FinishStep {
         store: &mut dyn Store,
     ) -> Result<Vec<FinishOutcome>, Fault> {
         let mut finished = Vec::with_capacity(1);
-        for Task { verb, .. } in tasks {
+        for Task { request, .. } in tasks {
             finished.push(
                 store
-                    .step_finish(&verb.params, verb.outcome.as_ref())
+                    .step_finish(&request.params, request.outcome.as_ref())
                     .await?,
             );
         }
@@ -145,7 +145,7 @@ impl Verb for FinishStep {
         if finished == FinishOutcome::Locked {
             return Next::Later(task.into());
         }
-        if let Some(reply) = task.verb.reply {
+        if let Some(reply) = task.request.reply {
             let _ = reply.send(Ok(finished));
         }
         Next::Done

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use super::confirm::{Confirm, GrantVerb};
 use super::pending_grant::PendingGrant;
+use super::recheck::{GrantRequest, Recheck};
 use crate::model::{Busy, Error, Kind, Moment, Name, Subject};
 use crate::runtime::batch::head::{JobHead, Progress};
-use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Job, Next, Rank, Reply, Request, Task};
 use crate::runtime::held::guard::Guard;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
@@ -49,12 +49,12 @@ impl Take {
             request: Some(request),
             ..JobHead::acquire(subject, give_up)
         };
-        let verb = Self {
+        let request = Self {
             params,
             wanted,
             reply,
         };
-        Task { head, verb }
+        Task { head, request }
     }
 
     /// The name is held, or changing hands; or the database is in quarantine for this time, and so many wait. A late
@@ -78,7 +78,7 @@ impl Take {
     }
 }
 
-impl GrantVerb for Take {
+impl GrantRequest for Take {
     type Renewal = RenewParams;
 
     fn renewal(&self) -> RenewParams {
@@ -105,7 +105,7 @@ impl GrantVerb for Take {
     }
 }
 
-impl Verb for Take {
+impl Request for Take {
     type Outcome = TakeOutcome;
 
     const RANK: Rank = Rank::Exchange;
@@ -116,33 +116,36 @@ impl Verb for Take {
         tasks: &mut [Task<Self>],
         store: &mut dyn Store,
     ) -> Result<Vec<TakeOutcome>, Fault> {
-        let all: Vec<TakeParams> = tasks.iter().map(|task| task.verb.params.clone()).collect();
+        let all: Vec<TakeParams> = tasks
+            .iter()
+            .map(|task| task.request.params.clone())
+            .collect();
         store.lease_take(&all).await
     }
 
     fn settle(task: Task<Self>, outcome: TakeOutcome, answered: AnswerTime) -> Next {
-        let (progress, take) = (task.head.progress, &task.verb);
+        let (progress, take) = (task.head.progress, &task.request);
         match outcome {
             TakeOutcome::Granted { fence }
                 if progress.sent || answered.is_stale(take.params.ttl) =>
             {
-                Confirm::after(task, fence)
+                Recheck::after(task, fence)
             }
             TakeOutcome::Granted { fence } => {
                 let ttl = take.params.ttl;
-                task.verb.granted(&progress, fence, answered.sent, ttl)
+                task.request.granted(&progress, fence, answered.sent, ttl)
             }
             // An earlier sending was granted it: confirm the lease.
             TakeOutcome::Busy(Some(row)) if progress.sent && row.is_of(take.params.grant_id) => {
-                Confirm::after(task, row.fence)
+                Recheck::after(task, row.fence)
             }
             // The row may be locked by an earlier sending, which the server has not finished.
             TakeOutcome::Busy(None) | TakeOutcome::Quarantined { .. } if progress.in_doubt() => {
                 Next::Later(task.into())
             }
-            TakeOutcome::Busy(row) => task.verb.busy(&progress, row, None),
+            TakeOutcome::Busy(row) => task.request.busy(&progress, row, None),
             TakeOutcome::Quarantined { left, waiters } => {
-                task.verb.busy(&progress, None, Some((left, waiters)))
+                task.request.busy(&progress, None, Some((left, waiters)))
             }
         }
     }

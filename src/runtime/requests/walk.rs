@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::model::{Error, Moment};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Next, Rank, Reply, Request, Task};
 use crate::store::verbs::Store;
 use crate::store::verbs::clean::CleanedLocks;
 use crate::store::verbs::fault::Fault;
@@ -26,7 +26,7 @@ impl Walk {
         let progress = Progress::within(limit_each);
         Task {
             head: JobHead::new(None, "clean", Manner::Wish, progress),
-            verb: Self {
+            request: Self {
                 limit,
                 after: Vec::new(),
                 removed: 0,
@@ -37,7 +37,7 @@ impl Walk {
     }
 }
 
-impl Verb for Walk {
+impl Request for Walk {
     type Outcome = CleanedLocks;
 
     const RANK: Rank = Rank::Alone;
@@ -47,14 +47,14 @@ impl Verb for Walk {
         store: &mut dyn Store,
     ) -> Result<Vec<CleanedLocks>, Fault> {
         let mut cleaned = Vec::with_capacity(1);
-        for Task { verb, .. } in tasks {
-            cleaned.push(store.lock_clean(&verb.after, verb.limit).await?);
+        for Task { request, .. } in tasks {
+            cleaned.push(store.lock_clean(&request.after, request.limit).await?);
         }
         Ok(cleaned)
     }
 
     fn settle(mut task: Task<Self>, cleaned: CleanedLocks, _: AnswerTime) -> Next {
-        let walk = &mut task.verb;
+        let walk = &mut task.request;
         walk.removed += cleaned.removed;
         match cleaned.last {
             Some(last) if !walk.reply.is_closed() => {
@@ -66,7 +66,7 @@ impl Verb for Walk {
                 Next::First(task.into())
             }
             _ => {
-                let _ = task.verb.reply.send(Ok(task.verb.removed));
+                let _ = task.request.reply.send(Ok(task.request.removed));
                 Next::Done
             }
         }

@@ -150,7 +150,7 @@ async fn a_batch_of_one_kind_tells_of_each_ask() {
             .run("START TRANSACTION; SELECT * FROM rowlock_lock WHERE name = 'b' FOR UPDATE")
             .await;
         let takes = names.map(take);
-        let taken = client.conn.lease_take_free(&takes).await.unwrap();
+        let taken = client.conn.lease_take_once(&takes).await.unwrap();
         for (params, taken) in takes.iter().zip(taken) {
             match taken {
                 TakeOutcome::Granted { fence } => grants.push(ReleaseParams {
@@ -167,7 +167,7 @@ async fn a_batch_of_one_kind_tells_of_each_ask() {
             let row = client.row(name).await;
             assert!(row.is_of(release.grant_id) && row.fence == release.fence);
         }
-        let taken = client.conn.lease_take_free(&names.map(take)).await;
+        let taken = client.conn.lease_take_once(&names.map(take)).await;
         let is_new = |taken: &TakeOutcome| matches!(taken, TakeOutcome::Granted { .. });
         let new: Vec<bool> = taken.unwrap().iter().map(is_new).collect();
         assert_eq!(new, [false, true, false, false]);

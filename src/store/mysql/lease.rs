@@ -127,7 +127,7 @@ fn renew_text(all: &[RenewParams]) -> String {
 
 #[async_trait]
 impl LeaseStore for MySqlConnection {
-    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+    async fn lease_take_once(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
         let (take, read) = leanest_take_text(all);
         let rows = found(&write_and_read(self, &take, &read).await?)?;
         Ok(taken(self, all, rows).await?)
@@ -172,7 +172,7 @@ impl LeaseStore for MySqlConnection {
         let freed = self.lease_release_rest(releases, &freed).await?;
 
         let taken = taken(self, takes, done.rows).await?;
-        Ok((freed, self.lease_take_freed(takes, taken).await?))
+        Ok((freed, self.lease_take_rest(takes, taken).await?))
     }
 
     async fn lease_release_locks(

@@ -213,7 +213,7 @@ type ReleaseColumns = (bool, bool, bool, Option<bool>, i64, String);
 
 #[async_trait]
 impl LeaseStore for PgConnection {
-    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+    async fn lease_take_once(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
         if let [params] = all {
             let fence = query_scalar(TAKE_ONE)
                 .bind(params.name.as_bytes())
@@ -271,7 +271,7 @@ impl LeaseStore for PgConnection {
 
         let busy = left(takes, done.fences.iter().map(Option::is_none));
         let taken = take(self, &busy).await?;
-        let taken = self.lease_take_freed(&busy, taken).await?;
+        let taken = self.lease_take_rest(&busy, taken).await?;
         Ok((freed, granted(done.fences, taken)))
     }
 

@@ -252,6 +252,16 @@ async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
 }
 
 impl FileConnection {
+    #[cfg(test)]
+    pub(crate) fn without_turns(conn: SqliteConnection) -> Self {
+        Self {
+            conn,
+            writers: None,
+            file: None,
+            is_orphaned: false,
+        }
+    }
+
     fn check(&self) -> Result<(), Fault> {
         if self.is_orphaned {
             let orphaned = "a transaction on this connection cannot be rolled back";

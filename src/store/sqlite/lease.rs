@@ -109,7 +109,7 @@ const FORCED: &str = "UPDATE rowlock_session SET forced = forced + 1 WHERE id = 
 
 #[async_trait]
 impl LeaseStore for SqliteConnection {
-    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
+    async fn lease_take_once(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
         let done = grant(self, all).await?;
         let mut rows = rest(self, all.iter().map(|params| &params.name), &done).await?;
         Ok(taken(all, &done, &mut rows))
@@ -161,7 +161,7 @@ impl LeaseStore for SqliteConnection {
         let mut rows = rest(self, names, &done).await?;
         let taken = taken(takes, &done, &mut rows);
         let freed = freed(self, releases, &done, &rows).await?;
-        Ok((freed, self.lease_take_freed(takes, taken).await?))
+        Ok((freed, self.lease_take_rest(takes, taken).await?))
     }
 
     async fn lease_force_release(

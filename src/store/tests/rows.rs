@@ -116,7 +116,7 @@ fn takes() -> Vec<TakeParams> {
 pub(crate) async fn a_take_overtakes_no_waiter<P: Place>(place: &P) {
     let mut client = Client::new(place).await;
     let waits = free_with_a_waiter(&mut client).await;
-    let taken = client.conn.lease_take_free(&takes()).await.unwrap();
+    let taken = client.conn.lease_take_once(&takes()).await.unwrap();
     assert!(
         matches!(&taken[0], TakeOutcome::Busy(Some(row)) if row.is_orphaned()),
         "{taken:?}"

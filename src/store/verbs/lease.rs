@@ -30,13 +30,13 @@ pub(crate) trait LeaseStore:
     /// of this ask took it. While the database is in [quarantine](super::quarantine), every other name is
     /// `Quarantined`.
     async fn lease_take(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault> {
-        let taken = self.lease_take_free(all).await?;
-        self.lease_take_freed(all, taken).await
+        let taken = self.lease_take_once(all).await?;
+        self.lease_take_rest(all, taken).await
     }
 
-    /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_free`](Self::lease_take_free)
+    /// The rest of [`lease_take`](Self::lease_take): frees the names that [`lease_take_once`](Self::lease_take_once)
     /// has left alone, and asks for these again.
-    async fn lease_take_freed(
+    async fn lease_take_rest(
         &mut self,
         all: &[TakeParams],
         mut taken: Vec<TakeOutcome>,
@@ -85,7 +85,7 @@ pub(crate) trait LeaseStore:
     ) -> Result<(), Fault> {
         let again = all.iter().zip(&*taken).filter(|(_, taken)| is_like(taken));
         let again: Vec<TakeParams> = again.map(|(params, _)| params.clone()).collect();
-        let outcomes = self.lease_take_free(&again).await?;
+        let outcomes = self.lease_take_once(&again).await?;
         let those = taken.iter_mut().filter(|taken| is_like(taken));
         for (taken, outcome) in those.zip(outcomes) {
             *taken = outcome;
@@ -93,9 +93,9 @@ pub(crate) trait LeaseStore:
         Ok(())
     }
 
-    /// [`lease_take`](Self::lease_take), which leaves these rows alone, and answers `Busy` with them: the lock of a
+    /// The one statement of [`lease_take`](Self::lease_take). It leaves these rows alone, and answers `Busy` with them: the lock of a
     /// session that is not live, and a name with waiters and no live grant.
-    async fn lease_take_free(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault>;
+    async fn lease_take_once(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault>;
 
     /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease
     /// is not revived, even if no other holder took it.

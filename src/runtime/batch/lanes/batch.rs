@@ -1,4 +1,4 @@
-//! A lane executes a batch: one statement for each verb (two verbs may share one, see `requests/exchange.rs`), one
+//! A lane executes a batch: one statement for each kind of request (two kinds may share one, see `requests/exchange.rs`), one
 //! answer for each caller.
 
 use std::cmp::Ordering;

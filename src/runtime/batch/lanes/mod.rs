@@ -3,7 +3,7 @@
 //! # Overview
 //!
 //! A lane is a task with a connection of its own. A batch takes all operations that have arrived, at most one per
-//! name, and sends each verb, or two that go together, as one statement. Operations that arrive meanwhile form the
+//! name, and sends each kind, or two that go together, as one statement. Operations that arrive meanwhile form the
 //! next batch. An operation alone leaves at once. Answers go to their callers [together](post).
 //!
 //! Reads of one record that wait together share one answer, and so do claims of it. Large outcomes are read in bounded
@@ -108,7 +108,7 @@ pub(crate) struct Lane {
     /// Where its callers wait.
     home: Arc<Home>,
     post: Post,
-    /// The batches that two verbs share.
+    /// The batches that two kinds of request share.
     shared: Vec<SharedBatch>,
 }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
-use crate::runtime::batch::alone::ClosureVerb;
+use crate::runtime::batch::alone::ClosureRequest;
 use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::Task;
 use crate::runtime::batch::lanes::room::{MAX_BATCH, MAX_BYTES};
@@ -41,11 +41,11 @@ fn look(name: &str, give_up: Moment) -> (Job, Found) {
     let name = Name::new(name).unwrap();
     let subject = Subject::Lock(name.clone());
     let head = JobHead::new(subject, "inspect", Manner::Look, Progress::until(give_up));
-    let verb = ClosureVerb {
+    let request = ClosureRequest {
         verb: async move |store: &mut dyn Store| store.lock_inspect(&name).await,
         reply,
     };
-    (Task { head, verb }.into(), found)
+    (Task { head, request }.into(), found)
 }
 
 fn outcome(key: &str, bytes: usize, give_up: Moment) -> Job {

@@ -90,7 +90,7 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
         let (mut take, outcome) = bench.take(&format!("n{n}"));
         if n == 17 {
             // No column takes the resulting value.
-            take.verb.params.ttl = Duration::MAX;
+            take.request.params.ttl = Duration::MAX;
         }
         bench.send(take);
         outcomes.push(outcome);
@@ -104,7 +104,7 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
     let batch = bench.lane.pick();
     assert_eq!(batch.len(), 1);
     let undo = as_release(&batch[0]).expect("an undo");
-    assert_eq!(undo.verb.params.name.as_str(), "n17");
+    assert_eq!(undo.request.params.name.as_str(), "n17");
     for (n, outcome) in outcomes.iter_mut().enumerate() {
         match outcome.try_recv().expect("an answer") {
             Ok(Acquired::Held(_)) => assert_ne!(n, 17),
@@ -144,10 +144,11 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
     bench.lane.link.connect().await.unwrap();
     let mut waiting = bench.other().await;
     sql(&mut waiting, "PRAGMA busy_timeout = 60000").await;
+    let waiting = <Sqlite as Connector>::Connection::without_turns(waiting);
     bench.lane.link.put(Box::new(waiting));
     sql(&mut other, BEGIN_TO_WRITE).await;
     let (mut take, mut outcome) = bench.take("a");
-    take.verb.params.ttl = ttl;
+    take.request.params.ttl = ttl;
     bench.send(take);
     // The statement waits for the file, for more than a sixth of the TTL.
     let release = async {
@@ -169,7 +170,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
 async fn a_lease_with_a_cap_is_renewed_up_to_it() {
     let mut bench = Bench::new().await;
     let (mut take, outcome) = bench.take("a");
-    take.verb.wanted.max_hold = Some(TTL * 2);
+    take.request.wanted.max_hold = Some(TTL * 2);
     let guard = bench.granted((take, outcome)).await;
     let now = Moment::now();
     let may_ask = guard.grant().renewal_ttl(now);

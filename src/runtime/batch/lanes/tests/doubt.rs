@@ -8,7 +8,7 @@ async fn what_an_earlier_sending_was_granted_is_handed_out() {
     let take = bench.doubtful("a", 1);
     let mut other = bench.other().await;
     let earlier = other
-        .lease_take(std::slice::from_ref(&take.0.verb.params))
+        .lease_take(std::slice::from_ref(&take.0.request.params))
         .await;
     let guard = bench.granted(take).await;
     let fence = guard.grant().fence();
@@ -43,7 +43,7 @@ async fn a_release_of_what_was_in_doubt_is_followed_until_no_sending_can_come() 
         let mut bench = Bench::new().await;
         let mut other = bench.other().await;
         let take = bench.doubtful("a", doubts);
-        let params = take.0.verb.params.clone();
+        let params = take.0.request.params.clone();
         let guard = bench.granted(take).await;
         let (release, mut outcome) = bench.release_of(&guard);
         bench.send(release);
@@ -79,7 +79,7 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
     let mut other = bench.other().await;
     let (mut take, _outcome) = bench.doubtful("a", 2);
     take.head.progress.give_up = Moment::now();
-    let params = take.verb.params.clone();
+    let params = take.request.params.clone();
     // One sending was granted, and its lease has run out.
     let short = TakeParams {
         ttl: Duration::from_millis(1),
@@ -106,9 +106,9 @@ async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
     let mut bench = Bench::new().await;
     let mut other = bench.other().await;
     let (mut take, outcome) = bench.doubtful("a", 1);
-    take.verb.params.ttl = Duration::from_secs(3);
-    take.verb.wanted.max_hold = Some(take.verb.params.ttl);
-    let params = take.verb.params.clone();
+    take.request.params.ttl = Duration::from_secs(3);
+    take.request.wanted.max_hold = Some(take.request.params.ttl);
+    let params = take.request.params.clone();
     let guard = bench.granted((take, outcome)).await;
     while bench.holder("a").await.is_some() {}
     let (release, mut outcome) = bench.release_of(&guard);
@@ -136,7 +136,7 @@ async fn what_undoes_a_release_in_time_looks_for_the_sendings_of_its_acquire_as_
         let mut bench = Bench::new().await;
         let mut other = bench.other().await;
         let take = bench.doubtful("a", doubts);
-        let params = take.0.verb.params.clone();
+        let params = take.0.request.params.clone();
         let guard = bench.granted(take).await;
         let (release, _outcome) = bench.release_of(&guard);
         bench.lane.pending.arrive(release.into());
@@ -207,7 +207,7 @@ async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     // The first acquire has happened.
     let mut other = bench.other().await;
     other
-        .lease_take(std::slice::from_ref(&first.verb.params))
+        .lease_take(std::slice::from_ref(&first.request.params))
         .await
         .unwrap();
     drop(outcome);
@@ -225,7 +225,10 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
     let mut bench = Bench::new().await;
     let (waited_for, _outcome) = bench.doubtful("a", 1);
     let (gone, _) = bench.doubtful("b", 1);
-    let grant_ids = [waited_for.verb.params.grant_id, gone.verb.params.grant_id];
+    let grant_ids = [
+        waited_for.request.params.grant_id,
+        gone.request.params.grant_id,
+    ];
     bench.lane.pending.arrive(waited_for.into());
     bench.lane.pending.arrive(gone.into());
     let batch = bench.lane.pending.pick(Moment::now());
@@ -234,7 +237,7 @@ async fn an_acquire_that_was_sent_is_picked_as_its_undo_when_its_caller_is_gone(
     };
     let (take, undo) = (as_take(take).unwrap(), as_release(undo).unwrap());
     assert_eq!(
-        [take.verb.params.grant_id, undo.verb.params.grant_id],
+        [take.request.params.grant_id, undo.request.params.grant_id],
         grant_ids
     );
 }
@@ -248,7 +251,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
         first.head.progress.sent = sent.is_some();
         first.head.progress.doubts = sent.unwrap_or(0);
         first.head.progress.give_up = Moment::now();
-        let grant_id = first.verb.params.grant_id;
+        let grant_id = first.request.params.grant_id;
         bench.lane.pending.arrive(first.into());
         let (second, _outcome) = bench.take("a");
         bench.lane.pending.arrive(second.into());
@@ -261,7 +264,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
         if let Some(doubts) = sent {
             let undo = as_release(&batch[0]).unwrap();
             assert_eq!(
-                (undo.verb.params.grant_id, undo.verb.late),
+                (undo.request.params.grant_id, undo.request.late),
                 (grant_id, doubts)
             );
             assert_eq!(undo.head.manner, Manner::Duty);
@@ -279,7 +282,7 @@ async fn an_acquire_that_was_sent_and_is_given_up_is_undone_in_its_place() {
 async fn an_undo_is_repeated_for_ten_minutes_at_most() {
     let bench = Bench::new().await;
     let (mut take, _outcome) = bench.doubtful("a", 1);
-    take.verb.wanted.ttl = Duration::from_hours(1);
+    take.request.wanted.ttl = Duration::from_hours(1);
     let now = Moment::now();
     let undo = Job::from(take).undo(now).unwrap();
     assert_eq!(undo.head().progress.give_up, now + Duration::from_mins(10));
@@ -297,7 +300,7 @@ async fn the_first_waiter_hears_of_a_release() {
     let name = Name::new("a").unwrap();
     let waiter = bench.core.waiters.join(&name);
     let take = bench.doubtful("a", 1);
-    let params = take.0.verb.params.clone();
+    let params = take.0.request.params.clone();
     let guard = bench.granted(take).await;
     for round in 0..2 {
         let mut freed = pin!(waiter.freed());
@@ -329,15 +332,15 @@ async fn only_a_release_that_somebody_waits_for_goes_on_after_its_time() {
     let (mut release, _outcome) = bench.release_of(&guard);
     assert!(
         release
-            .verb
+            .request
             .undo(&release.head.progress, Moment::now())
             .is_some()
     );
     // Its time is the TTL of the lease, and no sending of the acquire was in doubt.
-    release.verb.reply = None;
+    release.request.reply = None;
     assert!(
         release
-            .verb
+            .request
             .undo(&release.head.progress, Moment::now())
             .is_none()
     );

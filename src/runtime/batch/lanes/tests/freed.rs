@@ -72,5 +72,5 @@ fn freed_after(sent: bool, doubts: u32, ahead: u64, freed: &FreeOutcome) -> Rele
     };
     let release = release::of(&Arc::new(grant), &Arc::default(), None, progress);
     let now = deadline - Duration::from_secs(ahead);
-    release.verb.outcome(&release.head.progress, freed, now)
+    release.request.outcome(&release.head.progress, freed, now)
 }

@@ -38,7 +38,7 @@ use crate::runtime::base::tasks::TaskKind;
 use crate::runtime::batch::alone::alone;
 use crate::runtime::batch::handle::{Channels, Lanes};
 use crate::runtime::batch::head::{JobHead, Manner, Progress};
-use crate::runtime::batch::job::{AnswerTime, Task, Verb};
+use crate::runtime::batch::job::{AnswerTime, Request, Task};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::held::guard::Guard;
 use crate::runtime::held::guards::Guards;
@@ -243,7 +243,7 @@ fn inspect(name: &str) -> (Job, Receiver<Result<Option<LockRow>, Error>>) {
     (alone(head, look, reply).into(), found)
 }
 
-fn task<V: Verb>(job: &Job) -> Option<&Task<V>> {
+fn task<V: Request>(job: &Job) -> Option<&Task<V>> {
     (&**job as &dyn Any).downcast_ref()
 }
 

@@ -13,7 +13,7 @@ use crate::model::{ClockError, Error, Fingerprint, Outcome, RecordKey, Subject};
 use crate::runtime::Core;
 use crate::runtime::base::settings::{Preparing, Settings};
 use crate::runtime::batch::head::Progress;
-use crate::runtime::batch::job::{Reply, Task, Verb};
+use crate::runtime::batch::job::{Reply, Request, Task};
 use crate::runtime::batch::lanes::{MAX_BYTES, *};
 use crate::runtime::held::attempt_guard::RecordGuard;
 use crate::runtime::requests::claim::{Claim, ClaimAnswer};
@@ -148,7 +148,7 @@ impl House {
         self.ask_with(|reply| Finish::task(params, Some(reply), Progress::within(PATIENCE)))
     }
 
-    fn ask_with<T, V: Verb>(&self, task: impl FnOnce(Reply<T>) -> Task<V>) -> Answer<T> {
+    fn ask_with<T, V: Request>(&self, task: impl FnOnce(Reply<T>) -> Task<V>) -> Answer<T> {
         let (reply, answer) = oneshot::channel();
         self.send(task(reply));
         answer

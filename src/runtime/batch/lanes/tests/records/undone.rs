@@ -106,7 +106,7 @@ async fn the_undo_of_a_claim_frees_nobody_else_and_ends_with_its_lease() {
     let taken = other.record_claim(std::slice::from_ref(&second)).await;
     assert!(matches!(taken.unwrap()[..], [ClaimOutcome::Mine { .. }]));
     let undo = claim
-        .verb
+        .request
         .undo(&claim.head.progress, Moment::now())
         .unwrap();
     house.lane.pending.arrive(undo);

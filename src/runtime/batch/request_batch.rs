@@ -1,17 +1,17 @@
-//! Gathers the tasks of one verb into one statement.
+//! The tasks of one statement, all of one kind, and their outcomes.
 
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
 
 use super::head::{JobHead, Manner};
-use super::job::{AnswerTime, AnyTask, Batch, Job, Next, Rank, Task, Verb};
+use super::job::{AnswerTime, AnyTask, Batch, Job, Next, Rank, Request, Task};
 use crate::model::{Error, Moment};
 use crate::store::driver::connector::VerbCall;
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 
-impl<V: Verb> AnyTask for Task<V> {
+impl<V: Request> AnyTask for Task<V> {
     fn head(&self) -> &JobHead {
         &self.head
     }
@@ -29,7 +29,7 @@ impl<V: Verb> AnyTask for Task<V> {
     }
 
     fn is_closed(&self) -> bool {
-        self.verb.is_closed()
+        self.request.is_closed()
     }
 
     fn shares(&self, first: &dyn AnyTask) -> bool {
@@ -38,11 +38,11 @@ impl<V: Verb> AnyTask for Task<V> {
         let may = !self.head.progress.sent || self.head.manner == Manner::Look;
         may && first
             .downcast_ref::<Self>()
-            .is_some_and(|first| self.verb.shares(&first.verb))
+            .is_some_and(|first| self.request.shares(&first.request))
     }
 
     fn undo(&self, now: Moment) -> Option<Job> {
-        self.verb.undo(&self.head.progress, now)
+        self.request.undo(&self.head.progress, now)
     }
 
     fn again(self: Box<Self>) -> Job {
@@ -50,23 +50,23 @@ impl<V: Verb> AnyTask for Task<V> {
     }
 
     fn fail(self: Box<Self>, error: Error) {
-        self.verb.fail(error);
+        self.request.fail(error);
     }
 
     fn into_batch(self: Box<Self>) -> Box<dyn Batch> {
-        Box::new(VerbBatch::of(*self))
+        Box::new(RequestBatch::of(*self))
     }
 }
 
-/// A batch of one verb.
-pub(crate) struct VerbBatch<V: Verb> {
+/// A batch of one kind of request.
+pub(crate) struct RequestBatch<V: Request> {
     pub(crate) firsts: Vec<Task<V>>,
     /// The tasks that share the answer of the task at the same index.
     followers: Vec<Vec<Task<V>>>,
     pub(crate) outcomes: Vec<V::Outcome>,
 }
 
-impl<V: Verb> VerbBatch<V> {
+impl<V: Request> RequestBatch<V> {
     pub(crate) fn none() -> Self {
         Self {
             firsts: Vec::new(),
@@ -83,7 +83,7 @@ impl<V: Verb> VerbBatch<V> {
 
     /// The parameters of its tasks.
     pub(crate) fn params<A: Clone>(&self, of: impl Fn(&V) -> &A) -> Vec<A> {
-        let all = self.firsts.iter().map(|task| of(&task.verb));
+        let all = self.firsts.iter().map(|task| of(&task.request));
         all.cloned().collect()
     }
 
@@ -93,15 +93,15 @@ impl<V: Verb> VerbBatch<V> {
     }
 }
 
-impl<V: Verb> fmt::Debug for VerbBatch<V> {
+impl<V: Request> fmt::Debug for RequestBatch<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VerbBatch")
+        f.debug_struct("RequestBatch")
             .field("firsts", &self.firsts)
             .finish_non_exhaustive()
     }
 }
 
-impl<V: Verb> Batch for VerbBatch<V> {
+impl<V: Request> Batch for RequestBatch<V> {
     fn join(&mut self, job: Job) -> Option<Job> {
         if V::RANK.is_alone() || !(&*job as &dyn Any).is::<Task<V>>() {
             return Some(job);
@@ -153,7 +153,7 @@ impl<V: Verb> Batch for VerbBatch<V> {
     }
 }
 
-impl<V: Verb> VerbCall for VerbBatch<V> {
+impl<V: Request> VerbCall for RequestBatch<V> {
     fn on<'a>(
         &'a mut self,
         store: &'a mut dyn Store,
