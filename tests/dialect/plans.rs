@@ -1,38 +1,64 @@
 //! PostgreSQL keeps the plan of a prepared statement until somebody analyzes the table.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rowlock::{Engine, Rowlock};
-use rowlock_test::{Db, eventually, take};
+use rowlock::{Begun, Engine, Rowlock};
+use rowlock_test::{Db, begin, begin_new, eventually, outcome, take};
 
 const ROWS: i64 = 200_000;
 const TTL: Duration = Duration::from_mins(5);
 
-/// The rows of the table that were read one after the other, by whomever. (A server tells at most a second later, when
-/// it goes on working.)
-async fn read_in_scans(db: &Db) -> i64 {
-    let sql = "SELECT seq_tup_read::bigint FROM pg_stat_user_tables WHERE relname = 'rowlock_lock'";
+/// The rows that were read in tables and in indexes, by whomever. (A server tells at most a second later, when it goes on
+/// working.)
+async fn rows_read(db: &Db) -> i64 {
+    let sql = "SELECT ((SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname LIKE 'rowlock%') +
+                       (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname LIKE 'rowlock%'))::bigint";
     db.number(sql).await
 }
 
+/// Every kind of operation that looks a row up by its key.
+async fn use_all(db: &Db, (rowlock, other): (&Rowlock, &Rowlock), n: usize) {
+    take(rowlock, "a", TTL).await.release().await.unwrap();
+    let in_session = rowlock.lock("b").in_session().acquire().await.unwrap();
+    in_session.release().await.unwrap();
+    let permit = rowlock.semaphore("c", 2).acquire().await.unwrap();
+    permit.release().await.unwrap();
+    let held = take(rowlock, "a", TTL).await;
+    let waiter = other.lock("a");
+    let (waiter, ()) = tokio::join!(waiter.acquire(), async {
+        let waiters = "SELECT count(*) FROM rowlock_waiter";
+        eventually("it waits", async || db.number(waiters).await > 0).await;
+        held.release().await.unwrap();
+    });
+    waiter.unwrap().release().await.unwrap();
+    let (idempotency, key) = (rowlock.idempotency(), format!("k{n}"));
+    let guard = begin_new(&idempotency, &key).await;
+    guard.complete(&outcome("done")).await.unwrap();
+    assert!(matches!(begin(&idempotency, &key).await, Begun::Replay(_)));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plan_from_when_the_table_was_small_does_not_outlive_it() {
+async fn what_was_planned_when_the_tables_were_small_reads_no_large_one_whole() {
     let db = Db::new(Engine::Postgres).await;
-    let rowlock = db.rowlock().await;
-    db.execute("ALTER TABLE rowlock_lock SET (autovacuum_enabled = false)")
-        .await;
+    // The cleaner would read the rows below.
+    let builder = || Rowlock::builder().clean_every(None);
+    let rowlock = builder().connect(&db.url).await.unwrap();
+    let other = builder().connect(&db.url).await.unwrap();
+    for table in ["rowlock_lock", "rowlock_idempotency"] {
+        let off = format!("ALTER TABLE {table} SET (autovacuum_enabled = false)");
+        db.execute(&off).await;
+    }
+    let n = AtomicUsize::new(0);
     let use_it = async || {
         // A pause, so that the server tells what was read.
         for _ in 0..25 {
-            let held = take(&rowlock, "a", TTL).await;
-            held.release().await.unwrap();
+            use_all(&db, (&rowlock, &other), n.fetch_add(1, Ordering::Relaxed)).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    for name in ["a", "b", "c"] {
-        take(&rowlock, name, TTL).await.release().await.unwrap();
-    }
-    db.execute("ANALYZE rowlock_lock").await;
+    use_it().await;
+    db.execute("ANALYZE").await;
     use_it().await;
     db.execute(&format!(
         "INSERT INTO rowlock_lock (name, fence, grant_id, holder, acquired_at, expires_at)
@@ -40,13 +66,20 @@ async fn a_plan_from_when_the_table_was_small_does_not_outlive_it() {
          FROM generate_series(1, {ROWS}) n"
     ))
     .await;
-    eventually("no operation reads the whole table", async || {
-        let before = read_in_scans(&db).await;
+    db.execute(&format!(
+        "INSERT INTO rowlock_idempotency
+         SELECT (jsonb_populate_record(r, jsonb_build_object(
+             'idempotency_key', '\\x' || encode(convert_to('row ' || n, 'UTF8'), 'hex')))).*
+         FROM rowlock_idempotency r, generate_series(1, {ROWS}) n WHERE idempotency_key = 'k0'"
+    ))
+    .await;
+    eventually("no operation reads a whole table", async || {
+        let before = rows_read(&db).await;
         use_it().await;
-        read_in_scans(&db).await - before < ROWS
+        rows_read(&db).await - before < ROWS
     })
     .await;
-    drop(rowlock);
+    drop((rowlock, other));
     db.remove().await;
 }
 
