@@ -209,6 +209,8 @@ impl IdempotencyGuard {
     /// Once polled, it goes on in the background, and dropping the guard does not free the key. (If the database
     /// refuses the outcome, others take over when the lease ends.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
+        // It has ended whatever its steps are, and however large the outcome is.
+        self.check_running("complete")?;
         self.keep_known().await?;
         self.check_steps()?;
         let end = self.bounds.done(outcome)?;

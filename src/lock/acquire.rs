@@ -16,7 +16,7 @@ use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::{backoff, meter, spans};
 use crate::runtime::requests::join::JoinAnswer;
-use crate::runtime::requests::take::{Acquired, Take};
+use crate::runtime::requests::take::{AcquireAnswer, Take};
 use crate::store::verbs::Store;
 use crate::store::verbs::lease::{FOR_EVER, TakeParams};
 use crate::store::verbs::permit::pass_any;
@@ -77,8 +77,8 @@ impl Lock {
             return Ok(TryAcquire::Held(Held::new(guard, &self.core)));
         }
         Ok(match self.ask(name).await? {
-            Acquired::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
-            Acquired::Not(busy) => TryAcquire::Busy(busy),
+            AcquireAnswer::Held(guard) => TryAcquire::Held(Held::new(guard, &self.core)),
+            AcquireAnswer::Not(busy) => TryAcquire::Busy(busy),
         })
     }
 
@@ -210,7 +210,7 @@ impl Lock {
     }
 
     /// Asks once.
-    pub(super) async fn ask(&self, name: &Name) -> Result<Acquired<Busy>, Error> {
+    pub(super) async fn ask(&self, name: &Name) -> Result<AcquireAnswer<Busy>, Error> {
         // If this client keeps a lingering lease of the name, its release is sent before this acquire.
         drop(self.core.queue.keepers.recall(name));
         if self.share.is_some() {
@@ -221,7 +221,7 @@ impl Lock {
     }
 
     /// Asks once for a permit. It joins the queue, in which it may not wait.
-    async fn ask_for_permit(&self, name: &Name) -> Result<Acquired<Busy>, Error> {
+    async fn ask_for_permit(&self, name: &Name) -> Result<AcquireAnswer<Busy>, Error> {
         let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let (mut is_passed_on, mut backoff) = (false, backoff::poll());
         loop {
@@ -229,13 +229,13 @@ impl Lock {
             match self.join_at(place, 0, give_up).await? {
                 // The session of the permit has just ended: another one gets it.
                 JoinAnswer::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => {}
-                JoinAnswer::Held(guard) => return Ok(Acquired::Held(guard)),
+                JoinAnswer::Held(guard) => return Ok(AcquireAnswer::Held(guard)),
                 // Perhaps all waiters are dead. They would be in the way until somebody waits.
                 JoinAnswer::Full(busy) if busy.waiters > 0 && !is_passed_on => {
                     self.pass_on(name).await?;
                     is_passed_on = true;
                 }
-                JoinAnswer::Full(busy) => return Ok(Acquired::Not(busy)),
+                JoinAnswer::Full(busy) => return Ok(AcquireAnswer::Not(busy)),
                 // Another verb has the row of the name, for a moment.
                 JoinAnswer::Locked | JoinAnswer::Queued(_) if !give_up.has_passed() => {
                     sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
@@ -267,14 +267,14 @@ impl Lock {
     pub(super) async fn as_owner<T>(
         &self,
         name: &Name,
-        ask: impl AsyncFnOnce(Moment) -> Result<Acquired<T>, Error>,
-    ) -> Result<Acquired<T>, Error> {
+        ask: impl AsyncFnOnce(Moment) -> Result<AcquireAnswer<T>, Error>,
+    ) -> Result<AcquireAnswer<T>, Error> {
         let give_up = Moment::now() + self.core.holdings.settings.operation_timeout;
         let Some(owner) = &self.owner else {
             return ask(give_up).await;
         };
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Acquired::Held(guard));
+            return Ok(AcquireAnswer::Held(guard));
         }
         let _asking = select! {
             biased;
@@ -287,17 +287,17 @@ impl Lock {
         };
         // Another task of this owner may have got the lease meanwhile.
         if let Some(guard) = owner.enter(&self.core, name) {
-            return Ok(Acquired::Held(guard));
+            return Ok(AcquireAnswer::Held(guard));
         }
         let asked = ask(give_up).await?;
-        if let Acquired::Held(guard) = &asked {
+        if let AcquireAnswer::Held(guard) = &asked {
             owner.granted(guard.grant());
         }
         Ok(asked)
     }
 
     /// Asks for a fresh grant.
-    async fn take(&self, name: &Name, give_up: Moment) -> Result<Acquired<Busy>, Error> {
+    async fn take(&self, name: &Name, give_up: Moment) -> Result<AcquireAnswer<Busy>, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
         let holder = self.shown_holder().await;
         loop {
@@ -319,7 +319,7 @@ impl Lock {
             let acquired = core.lanes.answer(reply).await?;
             // The session may have ended meanwhile: then the lock is not held, and another session gets it.
             let ended = session.is_some_and(|session| !session.grant.is_held());
-            if !ended || give_up.has_passed() || matches!(acquired, Acquired::Not(_)) {
+            if !ended || give_up.has_passed() || matches!(acquired, AcquireAnswer::Not(_)) {
                 return Ok(acquired);
             }
         }

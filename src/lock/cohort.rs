@@ -10,7 +10,7 @@ use super::Lock;
 use super::patience::{Patience, until};
 use crate::model::{Error, Kind, Name, Subject};
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::take::Acquired;
+use crate::runtime::requests::take::AcquireAnswer;
 use crate::runtime::wait::cohort::delegate::{Delegation, LINGERING};
 use crate::runtime::wait::cohort::{Arrival, Cohort, CohortKey, CohortWaiter, WaitEnd};
 use crate::store::verbs::Store;
@@ -28,17 +28,17 @@ impl Lock {
             Arrival::Held(guard) => return Ok(guard),
             Arrival::Asks(mut asking) => {
                 match self.ask(name).await {
-                    Ok(Acquired::Held(guard)) => {
+                    Ok(AcquireAnswer::Held(guard)) => {
                         let reserved = self.reserve(&guard).await;
                         match asking.granted(guard, reserved) {
                             Ok(guard) => return Ok(guard),
                             Err(lost) => asking = lost,
                         }
                     }
-                    Ok(Acquired::Not(busy)) if patience.is_over() => {
+                    Ok(AcquireAnswer::Not(busy)) if patience.is_over() => {
                         return Err(patience.timed_out(busy));
                     }
-                    Ok(Acquired::Not(_)) => {}
+                    Ok(AcquireAnswer::Not(_)) => {}
                     Err(error) if !error.is_transient() || patience.is_over() => return Err(error),
                     Err(error) => cohort.set_trouble(Some(&error)),
                 }
@@ -185,8 +185,8 @@ mod tests {
 
     async fn guard_of(lock: &Lock, name: &Name) -> Guard {
         match lock.ask(name).await.unwrap() {
-            Acquired::Held(guard) => guard,
-            Acquired::Not(busy) => panic!("{busy:?}"),
+            AcquireAnswer::Held(guard) => guard,
+            AcquireAnswer::Not(busy) => panic!("{busy:?}"),
         }
     }
 

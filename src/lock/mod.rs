@@ -251,7 +251,8 @@ impl Lock {
     /// under the same settings costs no statement: 1 ms to 1 min; it keeps nothing when not set. Use it for names that
     /// one process takes again and again, such as the partitions that it works on.
     ///
-    /// When a task in another client waits for the name, this client gives it back within a tenth of a second.
+    /// When a task in another client waits for the name, this client gives it back in about a tenth of a
+    /// second, or later if looking takes long: it looks ten times a second while it keeps names.
     /// [`flush`](crate::Rowlock::flush) and [`shutdown`](crate::Rowlock::shutdown) give all such names back.
     ///
     /// The price: while it is kept,

@@ -10,7 +10,7 @@ use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::wait_log::WaitLog;
 use crate::runtime::held::guard::Guard;
-use crate::runtime::requests::take::Acquired;
+use crate::runtime::requests::take::AcquireAnswer;
 
 impl Lock {
     /// Asks again and again, until the lease is granted or the wait is over. Asks at least once, however short the
@@ -27,8 +27,8 @@ impl Lock {
                 Ok(first) => first,
                 // Other waiters of this client are first. Ask once, so that the error names the holder.
                 Err(_) => match self.ask(name).await? {
-                    Acquired::Held(guard) => return Ok(guard),
-                    Acquired::Not(busy) => return Err(patience.timed_out(busy)),
+                    AcquireAnswer::Held(guard) => return Ok(guard),
+                    AcquireAnswer::Not(busy) => return Err(patience.timed_out(busy)),
                 },
             },
         };
@@ -38,14 +38,14 @@ impl Lock {
             let mut pause = backoff.next().unwrap_or_default();
             let asked = self.ask(name).await;
             match asked {
-                Ok(Acquired::Held(guard)) => {
+                Ok(AcquireAnswer::Held(guard)) => {
                     drop(first);
                     return Ok(guard);
                 }
-                Ok(Acquired::Not(busy)) if patience.is_over() => {
+                Ok(AcquireAnswer::Not(busy)) if patience.is_over() => {
                     return Err(patience.timed_out(busy));
                 }
-                Ok(Acquired::Not(busy)) => {
+                Ok(AcquireAnswer::Not(busy)) => {
                     log.over(&format_args!("{name:?}"));
                     if let Some(remaining) = busy.remaining() {
                         pause = pause.min(remaining);

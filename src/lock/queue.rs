@@ -16,7 +16,7 @@ use crate::runtime::held::guard::Guard;
 use crate::runtime::requests::confirm::{Confirm, ConfirmAnswer};
 use crate::runtime::requests::join::{Join, JoinAnswer};
 use crate::runtime::requests::pending_grant::PendingGrant;
-use crate::runtime::requests::take::Acquired;
+use crate::runtime::requests::take::AcquireAnswer;
 use crate::runtime::wait::queue::seat::SeatEnd;
 use crate::runtime::wait::queue_place::QueuePlace;
 use crate::store::verbs::Store;
@@ -60,11 +60,11 @@ impl Lock {
             let waited = async {
                 if is_asking {
                     match self.ask(name).await? {
-                        Acquired::Held(guard) => return Ok(QueueWait::Held(guard)),
-                        Acquired::Not(busy) if patience.is_over() => {
+                        AcquireAnswer::Held(guard) => return Ok(QueueWait::Held(guard)),
+                        AcquireAnswer::Not(busy) if patience.is_over() => {
                             return Err(patience.timed_out(busy));
                         }
-                        Acquired::Not(_) => {}
+                        AcquireAnswer::Not(_) => {}
                     }
                 }
                 self.join(name, patience.limit, &mut log).await
@@ -104,14 +104,14 @@ impl Lock {
         let joined = self.as_owner(name, async |give_up| {
             Ok(
                 match self.join_at(place, self.queue_limit, give_up).await? {
-                    JoinAnswer::Held(guard) if self.is_good(&guard) => Acquired::Held(guard),
-                    JoinAnswer::Queued(place) => Acquired::Not(Some(place)),
+                    JoinAnswer::Held(guard) if self.is_good(&guard) => AcquireAnswer::Held(guard),
+                    JoinAnswer::Queued(place) => AcquireAnswer::Not(Some(place)),
                     JoinAnswer::Full(busy) => {
                         let busy = Box::new(busy);
                         return Err(Error::QueueFull { busy });
                     }
                     // Or the session of the lock has just ended.
-                    JoinAnswer::Locked | JoinAnswer::Held(_) => Acquired::Not(None),
+                    JoinAnswer::Locked | JoinAnswer::Held(_) => AcquireAnswer::Not(None),
                 },
             )
         });
@@ -119,8 +119,8 @@ impl Lock {
         self.set_trouble(None);
         log.over(&format_args!("{name:?}"));
         match joined {
-            Acquired::Held(guard) => Ok(QueueWait::Held(guard)),
-            Acquired::Not(Some(place)) => {
+            AcquireAnswer::Held(guard) => Ok(QueueWait::Held(guard)),
+            AcquireAnswer::Not(Some(place)) => {
                 if let Some(delegation) = self.delegation.as_ref().filter(|_| place.late == 0) {
                     delegation.sits(&place.seat);
                 }
@@ -135,7 +135,7 @@ impl Lock {
                 }
                 standing.await
             }
-            Acquired::Not(None) => Ok(QueueWait::Locked),
+            AcquireAnswer::Not(None) => Ok(QueueWait::Locked),
         }
     }
 
@@ -232,21 +232,23 @@ impl Lock {
         let mut backoff = backoff::poll();
         loop {
             let name = place.seat.ticket.name.clone();
-            let accepted = self.as_owner(&name, async |give_up| {
+            let confirmed = self.as_owner(&name, async |give_up| {
                 let wanted = self.wanted(&place);
                 let delegation = self.delegation.as_ref();
                 let fences = delegation.map_or(0, |delegation| delegation.block());
-                let accept = |reply| Confirm::task((wanted, fences), place, reply, give_up);
-                Ok(match core.lanes.answer(accept).await? {
-                    ConfirmAnswer::Held(guard) if self.is_good(&guard) => Acquired::Held(guard),
-                    ConfirmAnswer::Held(_) | ConfirmAnswer::Gone => Acquired::Not(None),
-                    ConfirmAnswer::Locked(place) => Acquired::Not(Some(place)),
+                let confirm = |reply| Confirm::task((wanted, fences), place, reply, give_up);
+                Ok(match core.lanes.answer(confirm).await? {
+                    ConfirmAnswer::Held(guard) if self.is_good(&guard) => {
+                        AcquireAnswer::Held(guard)
+                    }
+                    ConfirmAnswer::Held(_) | ConfirmAnswer::Gone => AcquireAnswer::Not(None),
+                    ConfirmAnswer::Locked(place) => AcquireAnswer::Not(Some(place)),
                 })
             });
-            match accepted.await? {
-                Acquired::Held(guard) => return Ok(QueueWait::Held(guard)),
-                Acquired::Not(None) => return Ok(QueueWait::Gone),
-                Acquired::Not(Some(again)) => place = again,
+            match confirmed.await? {
+                AcquireAnswer::Held(guard) => return Ok(QueueWait::Held(guard)),
+                AcquireAnswer::Not(None) => return Ok(QueueWait::Gone),
+                AcquireAnswer::Not(Some(again)) => place = again,
             }
             core.lanes.check_open()?;
             if limit.is_some_and(Moment::has_passed) {

@@ -19,13 +19,13 @@
 //!
 //! # Rooms
 //!
-//! Each room uses the rooms above it only:
+//! A room uses only rooms that are listed before it:
 //!
 //! - [`base`]: threads, tasks, time, the metrics and the spans.
 //! - [`batch`]: jobs, and the lanes that send them in batches. [`Lanes`](batch::handle::Lanes) is their handle.
 //! - [`held`]: what this client holds: grants, their renewal, and the guards that end them.
 //! - [`wait`]: who waits, in the database's queue or in this client.
-//! - [`requests`]: what a caller asks for, verb by verb, with its undo.
+//! - [`requests`]: what a caller asks for, request by request, with its undo.
 //! - [`upkeep`]: the schema, the cleaner, and what a client remembers of rows, keys and pools.
 //! - [`core`], [`start`], [`shutdown`]: a client as a whole.
 

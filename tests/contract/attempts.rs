@@ -133,11 +133,12 @@ on_every_engine! {
     }
 
     async fn an_attempt_that_has_ended_says_so(db: &Db) {
-        let idempotency = db.rowlock().await.idempotency();
+        let idempotency = db.rowlock().await.idempotency().max_outcome(4);
         let guard = begin_new(&idempotency, "k").await;
         guard.complete(&outcome("done")).await.unwrap();
         let step = guard.step("charge", async { Ok::<_, Error>(7) }).await;
-        for again in [guard.complete(&outcome("else")).await, guard.release().await, step.map(drop)] {
+        let too_large = guard.complete(&outcome("larger")).await;
+        for again in [guard.complete(&outcome("else")).await, too_large, guard.release().await, step.map(drop)] {
             let error = again.unwrap_err();
             assert!(matches!(error, Error::Superseded { .. }), "{error}");
             assert!(error.to_string().contains("has ended before"), "{error}");

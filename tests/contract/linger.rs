@@ -205,23 +205,32 @@ on_every_engine! {
 
     async fn who_frees_it_by_force_and_goes_does_not_take_it_again(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        use_once(&lingering(&one)).await;
-        let tx = db.lock_row("a").await;
-        let is_sent = async {
-            if db.one_writer() {
-                // Nobody tells who waits for the file.
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            } else {
-                eventually("it waits for the row", async || db.waiting().await > 0).await;
+        let mut pause = Duration::from_millis(100);
+        loop {
+            use_once(&lingering(&one)).await;
+            let tx = db.lock_row("a").await;
+            let is_sent = async {
+                if db.one_writer() {
+                    // Nobody tells who waits for the file. If it was not sent, the next time is longer.
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                } else {
+                    eventually("it waits for the row", async || db.waiting().await > 0).await;
+                }
+            };
+            tokio::select! {
+                _ = one.admin().force_release("a") => unreachable!("the row is locked"),
+                () = is_sent => {}
             }
-        };
-        tokio::select! {
-            _ = one.admin().force_release("a") => unreachable!("the row is locked"),
-            () = is_sent => {}
+            tx.release().await;
+            // Long before the lease ends by itself. The next holder asks only then: a forced release that came later
+            // would free its lease.
+            let freed = eventually("it is freed", async || is_free(&two).await);
+            match tokio::time::timeout(PATIENCE, freed).await {
+                Ok(()) => break,
+                Err(_) => assert!(db.one_writer() && pause < LONG, "it is not freed"),
+            }
         }
-        tx.release().await;
-        // The next holder asks only now: a forced release that came later would free its lease.
-        eventually("it is freed", async || is_free(&two).await).await;
         let other = two.lock("a").acquire().await.unwrap();
         let mut tries = 0;
         let (tries, lock) = (&mut tries, &lingering(&one));

@@ -1,4 +1,5 @@
-//! The states of records: a list has those in one state, and no others; a record whose time is over while it is locked.
+//! The states of records: a list has those in one state, and no others; a record whose time is over while it is
+//! locked.
 
 use std::time::Duration;
 
@@ -65,14 +66,16 @@ on_every_engine! {
         }
     }
     async fn a_record_whose_time_is_over_is_in_flight_while_a_transaction_has_it_locked(db: &Db) {
-        let hasty = Rowlock::builder().operation_timeout(Duration::from_secs(2));
-        let idempotency = hasty.connect(&db.url).await.unwrap().idempotency();
+        let builder = || Rowlock::builder().clean_every(None);
+        let idempotency = builder().connect(&db.url).await.unwrap().idempotency();
+        let hasty = builder().operation_timeout(Duration::from_secs(2));
+        let hasty = hasty.connect(&db.url).await.unwrap().idempotency();
         begin_new(&idempotency, "k").await.complete(&outcome("done")).await.unwrap();
         let past = db.past();
         let over = format!("UPDATE rowlock_idempotency SET retain_until = {past}, forget_at = {past}");
         db.execute(&over).await;
         let tx = db.lock_record("k").await;
-        let begun = idempotency.begin(Scope("scope").key("k"), request()).await;
+        let begun = hasty.begin(Scope("scope").key("k"), request()).await;
         if db.one_writer() {
             // Nobody else writes to the file meanwhile.
             assert!(matches!(begun, Err(Error::Unreachable { .. })), "{begun:?}");

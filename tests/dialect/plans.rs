@@ -3,21 +3,21 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rowlock::{Begun, Engine, Rowlock};
+use rowlock::{Begun, Engine, Error, Rowlock};
 use rowlock_test::{Db, begin, begin_new, eventually, outcome, take};
 
 const ROWS: i64 = 200_000;
 const TTL: Duration = Duration::from_mins(5);
 
-/// The rows that were read in tables and in indexes, by whomever. (A server tells at most a second later, when it goes on
-/// working.)
+/// The rows that were read in tables and in indexes, by whomever. (A server tells at most a second later, when it
+/// goes on working.)
 async fn rows_read(db: &Db) -> i64 {
     let sql = "SELECT ((SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname LIKE 'rowlock%') +
                        (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname LIKE 'rowlock%'))::bigint";
     db.number(sql).await
 }
 
-/// Every kind of operation that looks a row up by its key.
+/// Operations that look rows up by their keys: alone, and eight at once.
 async fn use_all(db: &Db, (rowlock, other): (&Rowlock, &Rowlock), n: usize) {
     take(rowlock, "a", TTL).await.release().await.unwrap();
     let in_session = rowlock.lock("b").in_session().acquire().await.unwrap();
@@ -27,15 +27,27 @@ async fn use_all(db: &Db, (rowlock, other): (&Rowlock, &Rowlock), n: usize) {
     let held = take(rowlock, "a", TTL).await;
     let waiter = other.lock("a");
     let (waiter, ()) = tokio::join!(waiter.acquire(), async {
-        let waiters = "SELECT count(*) FROM rowlock_waiter";
+        let waiters = "SELECT count(*) FROM rowlock_waiter WHERE name = 'a'";
         eventually("it waits", async || db.number(waiters).await > 0).await;
         held.release().await.unwrap();
     });
     waiter.unwrap().release().await.unwrap();
-    let (idempotency, key) = (rowlock.idempotency(), format!("k{n}"));
-    let guard = begin_new(&idempotency, &key).await;
-    guard.complete(&outcome("done")).await.unwrap();
-    assert!(matches!(begin(&idempotency, &key).await, Begun::Replay(_)));
+    let idempotency = rowlock.idempotency();
+    let key = async |key: String| {
+        let guard = begin_new(&idempotency, &key).await;
+        let charge = guard.step("charge", async { Ok::<_, Error>(7) });
+        charge.await.unwrap();
+        guard.complete(&outcome("done")).await.unwrap();
+        assert!(matches!(begin(&idempotency, &key).await, Begun::Replay(_)));
+    };
+    key(format!("k{n}")).await;
+    let name = async |n: usize| {
+        let held = take(rowlock, &format!("n{n}"), TTL).await;
+        held.release().await.unwrap();
+    };
+    let eight = |of: usize| of * 8..of * 8 + 8;
+    futures_util::future::join_all(eight(n).map(|n| key(format!("e{n}")))).await;
+    futures_util::future::join_all(eight(n).map(name)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -45,10 +57,21 @@ async fn what_was_planned_when_the_tables_were_small_reads_no_large_one_whole() 
     let builder = || Rowlock::builder().clean_every(None);
     let rowlock = builder().connect(&db.url).await.unwrap();
     let other = builder().connect(&db.url).await.unwrap();
-    for table in ["rowlock_lock", "rowlock_idempotency"] {
+    for table in [
+        "rowlock_lock",
+        "rowlock_session",
+        "rowlock_waiter",
+        "rowlock_idempotency",
+        "rowlock_idempotency_step",
+    ] {
         let off = format!("ALTER TABLE {table} SET (autovacuum_enabled = false)");
         db.execute(&off).await;
     }
+    // Renewals; and looks whether somebody waits for it, while it lingers.
+    let renewed = rowlock.lock("renewed").ttl(Duration::from_secs(3));
+    let renewed = renewed.acquire().await.unwrap();
+    let lingers = rowlock.lock("lingers").linger(Duration::from_mins(1));
+    lingers.acquire().await.unwrap().release().await.unwrap();
     let n = AtomicUsize::new(0);
     let use_it = async || {
         // A pause, so that the server tells what was read.
@@ -73,12 +96,35 @@ async fn what_was_planned_when_the_tables_were_small_reads_no_large_one_whole() 
          FROM rowlock_idempotency r, generate_series(1, {ROWS}) n WHERE idempotency_key = 'k0'"
     ))
     .await;
-    eventually("no operation reads a whole table", async || {
-        let before = rows_read(&db).await;
-        use_it().await;
-        rows_read(&db).await - before < ROWS
-    })
-    .await;
+    for (table, columns, values) in [
+        (
+            "rowlock_session",
+            "id, holder, opened_at",
+            "md5(n::text)::uuid, 'another', now()",
+        ),
+        (
+            "rowlock_waiter",
+            "name, position, grant_id, session_id, holder, joined_at",
+            "'row 1', n, md5(n::text)::uuid, md5(n::text)::uuid, 'another', now()",
+        ),
+        (
+            "rowlock_idempotency_step",
+            "scope, idempotency_key, step, attempt, content_type, outcome, done_at",
+            "'another', 'k', n::text, 1, 't', '', now()",
+        ),
+    ] {
+        db.execute(&format!(
+            "INSERT INTO {table} ({columns}) SELECT {values} FROM generate_series(1, {ROWS}) n"
+        ))
+        .await;
+    }
+    // The server tells late what was read before.
+    use_it().await;
+    let before = rows_read(&db).await;
+    use_it().await;
+    let read = rows_read(&db).await - before;
+    assert!(read < ROWS, "an operation reads a whole table: {read} rows");
+    renewed.release().await.unwrap();
     drop((rowlock, other));
     db.remove().await;
 }

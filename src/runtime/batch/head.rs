@@ -37,7 +37,7 @@ pub(crate) struct JobHead {
     /// The size in bytes of the outcome that it writes, or is known to read.
     pub(crate) bytes: usize,
     /// What it adds to a request to the server, where requests are bounded: the bytes of its name, and other bytes.
-    pub(crate) request: Option<(usize, usize)>,
+    pub(crate) size: Option<(usize, usize)>,
 }
 
 impl JobHead {
@@ -60,7 +60,7 @@ impl JobHead {
             progress,
             in_order: false,
             bytes: 0,
-            request: None,
+            size: None,
         }
     }
 

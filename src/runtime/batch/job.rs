@@ -1,10 +1,11 @@
 //! Jobs: the units of work of a lane, for every kind of request.
 //!
-//! A [`Request`] has the parameters of a verb of the store and the way back to its caller. A [`Task`] is a request with
-//! its [`JobHead`], the only part that the lane's schedule reads. A [`Job`] is a task whose type has been erased. A
-//! [`Batch`] gathers the tasks of one kind of request, or of two, for one statement.
+//! A [`Request`] has the parameters of a verb of the store and the way back to its caller. A [`Task`] is a request
+//! with its [`JobHead`], the only part that the lane's schedule reads. A [`Job`] is a task whose type has been
+//! erased. A [`Batch`] gathers the tasks of one kind of request, or of two, for one statement.
 //!
-//! A lane knows neither clients nor guards: a request answers its own caller, in [`Request::settle`] and [`Request::fail`].
+//! A lane knows neither clients nor guards: a request answers its own caller, in [`Request::settle`] and
+//! [`Request::fail`].
 
 use std::any::Any;
 use std::fmt;
@@ -50,8 +51,8 @@ pub(crate) trait Request: fmt::Debug + Send + Sized + 'static {
     /// Whether no caller waits for the answer.
     fn is_closed(&self) -> bool;
 
-    /// The job that undoes this one, when it ends without the outcome that its caller asked for. `progress`: how far it
-    /// came.
+    /// The job that undoes this one, when it ends without the outcome that its caller asked for. `progress`: how far
+    /// it came.
     fn undo(&self, progress: &Progress, now: Moment) -> Option<Job> {
         let _ = (progress, now);
         None
@@ -252,8 +253,8 @@ impl dyn AnyTask {
     }
 }
 
-/// Tasks for one statement, which is the [`VerbCall`]: of one kind of request, or of kinds that go together. It keeps the
-/// statement's outcomes.
+/// Tasks for one statement, which is the [`VerbCall`]: of one kind of request, or of kinds that go together. It keeps
+/// the statement's outcomes.
 pub(crate) trait Batch: VerbCall + fmt::Debug {
     /// Adds a task that fits, or returns the job. Tasks come sorted by subject.
     fn join(&mut self, job: Job) -> Option<Job>;

@@ -79,9 +79,9 @@ pub(crate) fn undo(
 impl Release {
     fn task(self, progress: Progress) -> Task<Self> {
         let subject = Subject::of_row(&self.params.name);
-        let request = (self.params.name.as_bytes().len(), 0);
+        let size = (self.params.name.as_bytes().len(), 0);
         let head = JobHead {
-            request: Some(request),
+            size: Some(size),
             ..JobHead::new(subject, "release", Manner::Duty, progress)
         };
         Task {

@@ -16,10 +16,10 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::row::LockRow;
 
-/// The outcome of asking for a grant. The request makes the guard: when no caller receives it, dropping it releases the
-/// lease.
+/// The outcome of asking for a grant. The request makes the guard: when no caller receives it, dropping it releases
+/// the lease.
 #[derive(Debug)]
-pub(crate) enum Acquired<T> {
+pub(crate) enum AcquireAnswer<T> {
     Held(Guard),
     Not(T),
 }
@@ -29,24 +29,24 @@ pub(crate) enum Acquired<T> {
 pub(crate) struct Take {
     pub(crate) params: TakeParams,
     pub(crate) wanted: PendingGrant,
-    pub(crate) reply: Reply<Acquired<Busy>>,
+    pub(crate) reply: Reply<AcquireAnswer<Busy>>,
 }
 
 impl Take {
     pub(crate) fn task(
         params: TakeParams,
         wanted: PendingGrant,
-        reply: Reply<Acquired<Busy>>,
+        reply: Reply<AcquireAnswer<Busy>>,
         give_up: Moment,
     ) -> Task<Self> {
         let subject = Subject::Lock(params.name.clone());
         let in_session = params.session.map_or(0, |_| TakeParams::IN_SESSION);
-        let request = (
+        let size = (
             params.name.as_bytes().len(),
             params.holder.len() + in_session,
         );
         let head = JobHead {
-            request: Some(request),
+            size: Some(size),
             ..JobHead::acquire(subject, give_up)
         };
         let request = Self {
@@ -73,7 +73,7 @@ impl Take {
         if let (Ok(busy), Some((left, waiters))) = (&mut busy, quarantine) {
             (busy.quarantine, busy.waiters) = (Some(left), waiters);
         }
-        let _ = self.reply.send(busy.map(Acquired::Not));
+        let _ = self.reply.send(busy.map(AcquireAnswer::Not));
         Next::undo(undo, progress.in_doubt())
     }
 }
@@ -96,7 +96,7 @@ impl GrantRequest for Take {
     fn granted(self, progress: &Progress, fence: i64, sent: Moment, left: Duration) -> Next {
         let guard = self.wanted.guard(fence, progress.doubts, sent, left);
         guard.map_or(Next::Done, |guard| {
-            Next::answer(self.reply, Ok(Acquired::Held(guard)))
+            Next::answer(self.reply, Ok(AcquireAnswer::Held(guard)))
         })
     }
 

@@ -1,4 +1,4 @@
-//! A lane's connection: how it sends verbs, and how old the plans of its statements may become.
+//! A lane's connection: how it sends verbs.
 
 use std::time::Duration;
 

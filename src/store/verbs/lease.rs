@@ -93,8 +93,8 @@ pub(crate) trait LeaseStore:
         Ok(())
     }
 
-    /// The one statement of [`lease_take`](Self::lease_take). It leaves these rows alone, and answers `Busy` with them: the lock of a
-    /// session that is not live, and a name with waiters and no live grant.
+    /// The one statement of [`lease_take`](Self::lease_take). It leaves these rows alone, and answers `Busy` with
+    /// them: the lock of a session that is not live, and a name with waiters and no live grant.
     async fn lease_take_once(&mut self, all: &[TakeParams]) -> Result<Vec<TakeOutcome>, Fault>;
 
     /// Extends leases that are live and still belong to the asked grants. An expiry never moves back. An expired lease

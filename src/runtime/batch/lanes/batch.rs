@@ -1,5 +1,5 @@
-//! A lane executes a batch: one statement for each kind of request (two kinds may share one, see `requests/exchange.rs`), one
-//! answer for each caller.
+//! A lane executes a batch: one statement for each kind of request (two kinds may share one, see
+//! `requests/exchange.rs`), one answer for each caller.
 
 use std::cmp::Ordering;
 
@@ -37,11 +37,11 @@ impl Lane {
         let shared_by = |rank| shared.iter().find(|shared| shared.has(rank));
         jobs.sort_by(|a, b| {
             // What frees something comes first.
-            let by_verb = || match shared_by(a.rank()) {
+            let by_kind = || match shared_by(a.rank()) {
                 Some(_) => Ordering::Equal,
                 None => a.may_grant().cmp(&b.may_grant()),
             };
-            let by_turn = a.rank().cmp(&b.rank()).then_with(by_verb);
+            let by_turn = a.rank().cmp(&b.rank()).then_with(by_kind);
             by_turn.then_with(|| a.head().subject.cmp(&b.head().subject))
         });
         let mut statements: Vec<Box<dyn Batch>> = Vec::new();

@@ -207,7 +207,7 @@ impl Pending {
         let mut batch: Vec<Job> = Vec::new();
         let mut room = Room::of(self.limit);
         let expected = self.ready.len().min(MAX_BATCH);
-        let mut places: HashMap<Subject, SubjectInBatch> = HashMap::with_capacity(expected);
+        let mut subjects: HashMap<Subject, SubjectInBatch> = HashMap::with_capacity(expected);
         let mut company = usize::MAX;
         let put_off = subject::put_off(&self.later);
         for mut job in std::mem::take(&mut self.ready) {
@@ -231,10 +231,10 @@ impl Pending {
             let picked = match job.head().subject.clone() {
                 None => admit(&*job),
                 Some(subject) => {
-                    let place = places.entry(subject).or_default();
-                    let joins = place.joins(&*job, &batch);
-                    let picked = joins || (place.admits(&*job) && admit(&*job));
-                    place.pass(&*job, picked.then_some(batch.len()));
+                    let of_subject = subjects.entry(subject).or_default();
+                    let joins = of_subject.joins(&*job, &batch);
+                    let picked = joins || (of_subject.admits(&*job) && admit(&*job));
+                    of_subject.pass(&*job, picked.then_some(batch.len()));
                     picked
                 }
             };

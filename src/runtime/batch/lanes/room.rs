@@ -44,7 +44,7 @@ impl Room {
         if self.jobs == MAX_BATCH {
             return false;
         }
-        if let Some((name, rest)) = job.head().request {
+        if let Some((name, rest)) = job.head().size {
             let used = self.requests.entry(job.rank()).or_default();
             if !self.limit.admits(used, name, rest) {
                 return false;

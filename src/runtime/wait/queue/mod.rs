@@ -3,10 +3,10 @@
 //! # Overview
 //!
 //! A task that waits for a name has a row in the name's queue
-//! ([`store::verbs::queue`](crate::store::verbs::queue)), and a [place](super::queue_place) with a [`Seat`] here. The name is passed on to its row by the release before; then the
-//! task *confirms* the grant, and holds the lock. A task whose runtime is blocked could not use the lock. So a waiting
-//! task confirms for itself. The delegate of a [cohort](super::cohort) confirms for its tasks; a lease that no task
-//! takes goes back to the database.
+//! ([`store::verbs::queue`](crate::store::verbs::queue)), and a [place](super::queue_place) with a [`Seat`] here. The
+//! name is passed on to its row by the release before; then the task *confirms* the grant, and holds the lock. A task
+//! whose runtime is blocked could not use the lock. So a waiting task confirms for itself. The delegate of a
+//! [cohort](super::cohort) confirms for its tasks; a lease that no task takes goes back to the database.
 //!
 //! How a task learns that its turn has come:
 //!

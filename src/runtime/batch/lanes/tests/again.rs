@@ -26,7 +26,7 @@ async fn acquires_that_a_busy_file_has_refused_share_statements() {
     assert!((1..=2).contains(&commits), "{commits} commits");
     for outcome in &mut outcomes {
         let attempt = answer(outcome).expect("an answer");
-        assert!(matches!(attempt, Acquired::Held(guard) if guard.grant().is_held()));
+        assert!(matches!(attempt, AcquireAnswer::Held(guard) if guard.grant().is_held()));
     }
 }
 
@@ -79,7 +79,7 @@ async fn releases_that_a_busy_file_has_refused_share_a_statement_and_those_behin
     for outcome in &mut outcomes {
         assert_eq!(answer(outcome), Some(ReleaseOutcome::Released));
     }
-    assert!(matches!(answer(&mut taken), Some(Acquired::Held(_))));
+    assert!(matches!(answer(&mut taken), Some(AcquireAnswer::Held(_))));
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn an_operation_that_is_refused_for_good_fails_alone_after_few_statements(
     assert_eq!(undo.request.params.name.as_str(), "n17");
     for (n, outcome) in outcomes.iter_mut().enumerate() {
         match outcome.try_recv().expect("an answer") {
-            Ok(Acquired::Held(_)) => assert_ne!(n, 17),
+            Ok(AcquireAnswer::Held(_)) => assert_ne!(n, 17),
             other => assert_eq!(n, 17, "{other:?}"),
         }
     }
@@ -158,7 +158,7 @@ async fn a_grant_whose_answer_came_late_is_confirmed() {
         now
     };
     let ((), released) = tokio::join!(bench.step(), release);
-    let Some(Acquired::Held(guard)) = answer(&mut outcome) else {
+    let Some(AcquireAnswer::Held(guard)) = answer(&mut outcome) else {
         panic!("the name is free")
     };
     // Five sixths of the TTL are trusted. Counted from before the statement, the deadline would come a fifth of that
@@ -258,7 +258,7 @@ async fn with_a_guilty_one(kind: FaultKind, expected: &[usize]) {
                 assert!(error.to_string().contains("too large"), "{error}");
             }
             (17, answer) => assert!(matches!(answer, Err(TryRecvError::Empty))),
-            (_, answer) => assert!(matches!(answer, Ok(Ok(Acquired::Held(_)))), "n{n}"),
+            (_, answer) => assert!(matches!(answer, Ok(Ok(AcquireAnswer::Held(_)))), "n{n}"),
         }
     }
 }

@@ -192,7 +192,7 @@ async fn an_acquire_that_was_in_doubt_is_undone_also_when_the_name_is_held() {
         let (take, mut outcome) = bench.doubtful("a", doubts);
         bench.send(take);
         bench.step().await;
-        let Some(Acquired::Not(Busy { holder, .. })) = answer(&mut outcome) else {
+        let Some(AcquireAnswer::Not(Busy { holder, .. })) = answer(&mut outcome) else {
             panic!("it is held");
         };
         assert_eq!(holder.unwrap().grant_id, guard.grant().id);
@@ -216,7 +216,7 @@ async fn an_acquire_whose_caller_is_gone_is_undone_before_what_comes_behind() {
     bench.send(second);
     bench.step().await;
     bench.step().await;
-    assert!(matches!(answer(&mut outcome), Some(Acquired::Held(_))));
+    assert!(matches!(answer(&mut outcome), Some(AcquireAnswer::Held(_))));
     assert_eq!(bench.lane.pending.wakes_at(), None);
 }
 

@@ -48,7 +48,7 @@ use crate::runtime::requests::ending::Ending;
 use crate::runtime::requests::exchange;
 use crate::runtime::requests::release;
 use crate::runtime::requests::release::Release;
-use crate::runtime::requests::take::{Acquired, Take};
+use crate::runtime::requests::take::{AcquireAnswer, Take};
 use crate::store::driver::connector::Connector;
 use crate::store::sqlite::{BEGIN_TO_WRITE, Sqlite};
 use crate::store::verbs::Store;
@@ -60,7 +60,7 @@ use crate::store::verbs::row::LockRow;
 const PATIENCE: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_mins(5);
 
-type Outcome = Receiver<Result<Acquired<Busy>, Error>>;
+type Outcome = Receiver<Result<AcquireAnswer<Busy>, Error>>;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -183,8 +183,8 @@ impl Bench {
         self.send(take);
         self.step().await;
         match answer(&mut outcome).expect("an answer") {
-            Acquired::Held(guard) => guard,
-            Acquired::Not(busy) => panic!("{busy}"),
+            AcquireAnswer::Held(guard) => guard,
+            AcquireAnswer::Not(busy) => panic!("{busy}"),
         }
     }
 

@@ -19,8 +19,8 @@ pub(super) async fn held(core: &Arc<Core>, name: &str) -> Guard {
     let wanted = core.wanted((&params.name, params.grant_id), TTL, None, None);
     let take = |reply| Take::task(params, wanted, reply, give_up);
     match core.lanes.answer(take).await.unwrap() {
-        Acquired::Held(guard) => guard,
-        Acquired::Not(busy) => panic!("{busy}"),
+        AcquireAnswer::Held(guard) => guard,
+        AcquireAnswer::Not(busy) => panic!("{busy}"),
     }
 }
 
@@ -149,7 +149,7 @@ async fn an_acquire_that_was_sent_and_finds_the_row_locked_is_undone() {
         let (mut take, mut outcome) = bench.take("a");
         take.head.progress.sent = sent;
         let next = Take::settle(take, TakeOutcome::Busy(None), answered);
-        assert!(matches!(answer(&mut outcome), Some(Acquired::Not(_))));
+        assert!(matches!(answer(&mut outcome), Some(AcquireAnswer::Not(_))));
         match next {
             Next::Later(undo) => assert!(sent && as_release(&undo).is_some()),
             _ => assert!(!sent, "it has to be undone"),
