@@ -240,15 +240,31 @@ async fn names_that_transactions_keep_locked_do_not_keep_back_others() {
 }
 
 #[tokio::test]
-async fn a_client_whose_only_lease_lingers_listens() {
+async fn a_wait_in_a_transaction_leaves_it_no_savepoint_and_its_own_timeout() {
     let db = Db::new(Engine::Postgres).await;
     let rowlock = db.rowlock().await;
-    let held = rowlock.lock("a").linger(TTL).acquire().await.unwrap();
-    held.release().await.unwrap();
-    let listens = "SELECT COUNT(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND query LIKE 'LISTEN%'";
-    eventually("it listens", async || db.number(listens).await == 1).await;
-    drop((held, rowlock));
+    let pool = sqlx::PgPool::connect(&db.url).await.unwrap();
+    let mut first = pool.begin().await.unwrap();
+    let _ = rowlock.in_tx(&mut first).lock("a").acquire().await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let own = sqlx::raw_sql("SET LOCAL statement_timeout = '59s'");
+    own.execute(&mut *tx).await.unwrap();
+    let locks = async {
+        let lock = rowlock.in_tx(&mut tx).lock("a").wait(TTL);
+        let _ = lock.acquire().await.unwrap();
+    };
+    let ends = async {
+        eventually("it waits for the row", async || db.waiting().await > 0).await;
+        first.commit().await.unwrap();
+    };
+    tokio::join!(locks, ends);
+    let timeout = sqlx::query_scalar("SHOW statement_timeout");
+    let timeout: String = timeout.fetch_one(&mut *tx).await.unwrap();
+    assert_eq!(timeout, "59s");
+    let savepoint = sqlx::raw_sql("RELEASE SAVEPOINT rowlock_wait");
+    let error = savepoint.execute(&mut *tx).await.unwrap_err();
+    assert!(error.to_string().contains("does not exist"), "{error}");
+    drop(tx);
     db.remove().await;
 }
 
