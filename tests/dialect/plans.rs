@@ -27,7 +27,7 @@ async fn use_all(db: &Db, (rowlock, other): (&Rowlock, &Rowlock), n: usize) {
     let held = take(rowlock, "a", TTL).await;
     let waiter = other.lock("a");
     let (waiter, ()) = tokio::join!(waiter.acquire(), async {
-        let waiters = "SELECT count(*) FROM rowlock_waiter WHERE name = 'a'";
+        let waiters = "SELECT waiters FROM rowlock_lock WHERE name = 'a'";
         eventually("it waits", async || db.number(waiters).await > 0).await;
         held.release().await.unwrap();
     });
@@ -51,7 +51,7 @@ async fn use_all(db: &Db, (rowlock, other): (&Rowlock, &Rowlock), n: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_planned_when_the_tables_were_small_reads_no_large_one_whole() {
+async fn plans_from_when_the_tables_were_small_do_not_outlive_them() {
     let db = Db::new(Engine::Postgres).await;
     // The cleaner would read the rows below.
     let builder = || Rowlock::builder().clean_every(None);
@@ -118,12 +118,14 @@ async fn what_was_planned_when_the_tables_were_small_reads_no_large_one_whole() 
         ))
         .await;
     }
-    // The server tells late what was read before.
-    use_it().await;
-    let before = rows_read(&db).await;
-    use_it().await;
-    let read = rows_read(&db).await - before;
-    assert!(read < ROWS, "an operation reads a whole table: {read} rows");
+    // A table that was empty when it was analyzed is read through a whole index. A slow look has its statement planned
+    // anew.
+    eventually("no operation reads a whole table", async || {
+        let before = rows_read(&db).await;
+        use_it().await;
+        rows_read(&db).await - before < ROWS
+    })
+    .await;
     renewed.release().await.unwrap();
     drop((rowlock, other));
     db.remove().await;

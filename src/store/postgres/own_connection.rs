@@ -1,6 +1,6 @@
-//! A lane's connection: how it sends verbs.
+//! A lane's connection: how it sends verbs, and how old the plans of its statements may become.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
@@ -30,6 +30,54 @@ pub(crate) struct OwnConnection {
     /// Each verb runs in a transaction of its own.
     own_transactions: bool,
     known: KnownPooler,
+    plans: Plans,
+}
+
+/// How old the plans of a connection's prepared statements may be.
+///
+/// The server keeps the plan of a statement until the table is analyzed. A plan from when the table was empty may read
+/// a whole index for each look-up, however large it is by now. Slow verbs show this. So after a slow verb the
+/// connection prepares its statements again, and the server plans for the table as it is.
+#[derive(Debug)]
+struct Plans {
+    made: Instant,
+    /// The time of the quickest verb: the round trip to the server, which every verb takes.
+    quickest: Duration,
+    was_slow: bool,
+}
+
+/// A verb is slow when it takes longer than this, and longer than this multiple of the connection's quickest verb:
+/// distance to the server is not slowness. A verb of two statements that are not prepared yet takes 4 round trips.
+const SLOW: (Duration, u32) = (Duration::from_millis(10), 8);
+
+/// The least age of plans to replace. Where verbs are slow for another reason, new plans then cost only a few round
+/// trips in this time.
+const OLD_ENOUGH: Duration = Duration::from_secs(5);
+
+impl Plans {
+    fn made(now: Instant) -> Self {
+        Self {
+            made: now,
+            quickest: Duration::MAX,
+            was_slow: false,
+        }
+    }
+
+    fn made_anew(&mut self, now: Instant) {
+        self.made = now;
+        self.was_slow = false;
+    }
+
+    /// Records the time of a verb.
+    fn took(&mut self, time: Duration) {
+        self.quickest = self.quickest.min(time);
+        self.was_slow |= time > SLOW.0 && time / SLOW.1 > self.quickest;
+    }
+
+    /// Whether to make the plans anew now.
+    fn are_outlived(&self, now: Instant) -> bool {
+        self.was_slow && now.duration_since(self.made) >= OLD_ENOUGH
+    }
 }
 
 impl OwnConnection {
@@ -45,6 +93,7 @@ impl OwnConnection {
             sharing,
             own_transactions: strict || sharing == Sharing::Mixed,
             known: known.clone(),
+            plans: Plans::made(Instant::now()),
         }
     }
 
@@ -52,6 +101,17 @@ impl OwnConnection {
     fn check(&self) -> Result<(), Fault> {
         if self.sharing != Sharing::Mixed && self.known.get() == Some(Sharing::Mixed) {
             return Err(Fault::said(FaultKind::Disconnected, MIXED_UP));
+        }
+        Ok(())
+    }
+
+    /// Runs before a verb: makes plans anew that the table may have outgrown.
+    async fn plan(&mut self) -> Result<(), Fault> {
+        let now = Instant::now();
+        // A statement without a name is planned each time it runs.
+        if self.sharing != Sharing::Mixed && self.plans.are_outlived(now) {
+            self.plans.made_anew(now);
+            self.conn.clear_cached_statements().await?;
         }
         Ok(())
     }
@@ -76,8 +136,11 @@ impl Connection for OwnConnection {
     /// Runs the verb in a transaction of its own, where it needs one.
     async fn run(&mut self, call: &mut dyn VerbCall, _bound: Duration) -> Result<(), Fault> {
         self.check()?;
+        self.plan().await?;
+        let began = Instant::now();
         if !self.own_transactions {
             let done = call.on(&mut self.conn).await;
+            self.plans.took(began.elapsed());
             return self.settled(done);
         }
         let mut tx = self.conn.begin_with(BEGIN).await?;
@@ -93,6 +156,7 @@ impl Connection for OwnConnection {
             tx.rollback().await
         };
         ended?;
+        self.plans.took(began.elapsed());
         self.settled(done)
     }
 

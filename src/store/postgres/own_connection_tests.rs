@@ -1,4 +1,4 @@
-//! What the plans of a connection are: on a server, `ROWLOCK_TEST_POSTGRES_URL`.
+//! When the plans of a connection are made anew, and what they are: on a server, `ROWLOCK_TEST_POSTGRES_URL`.
 
 use std::pin::Pin;
 use std::str::FromStr;
@@ -16,6 +16,37 @@ use crate::store::verbs::lease::{RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release::ReleaseParams;
 
 const TTL: Duration = Duration::from_secs(30);
+
+#[test]
+fn plans_are_made_anew_after_a_slow_verb_and_not_too_often() {
+    let now = Instant::now();
+    let mut plans = Plans::made(now);
+    plans.took(Duration::from_millis(1));
+    plans.took(SLOW.0);
+    assert!(
+        !plans.are_outlived(now + 2 * OLD_ENOUGH),
+        "no verb was slow"
+    );
+    plans.took(SLOW.0 * 2);
+    plans.took(SLOW.0);
+    assert!(!plans.are_outlived(now + OLD_ENOUGH / 2));
+    assert!(plans.are_outlived(now + OLD_ENOUGH));
+    plans.made_anew(now);
+    assert!(!plans.are_outlived(now + 2 * OLD_ENOUGH));
+}
+
+#[test]
+fn a_server_that_is_far_away_is_not_slow() {
+    let (now, way) = (Instant::now(), Duration::from_millis(40));
+    let mut plans = Plans::made(now);
+    plans.took(way);
+    let of_two_new_statements = way * 4 + way / 2;
+    plans.took(of_two_new_statements);
+    plans.took(way * SLOW.1);
+    assert!(!plans.are_outlived(now + OLD_ENOUGH));
+    plans.took(way * (SLOW.1 + 1));
+    assert!(plans.are_outlived(now + OLD_ENOUGH));
+}
 
 fn take(name: &str) -> TakeParams {
     TakeParams {
