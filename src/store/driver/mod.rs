@@ -1,4 +1,4 @@
-//! What all engines share: the [list of them](engines), how they are [reached](connect), what [they can
+//! What all engines share: the [list of them](engines), how they are [reached](connector), what [they can
 //! do](capabilities), what their [errors mean](classify), and how their schema is [made](migrate).
 
 pub(crate) mod capabilities;
