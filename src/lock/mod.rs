@@ -252,7 +252,8 @@ impl Lock {
     /// one process takes again and again, such as the partitions that it works on.
     ///
     /// When a task in another client waits for the name, this client gives it back in about a tenth of a
-    /// second, or later if looking takes long: it looks ten times a second while it keeps names.
+    /// second: while it keeps names, it looks ten times a second who waits for them, and less often if a look takes
+    /// longer than 10 ms.
     /// [`flush`](crate::Rowlock::flush) and [`shutdown`](crate::Rowlock::shutdown) give all such names back.
     ///
     /// The price: while it is kept,

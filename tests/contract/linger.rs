@@ -211,7 +211,8 @@ on_every_engine! {
             let tx = db.lock_row("a").await;
             let is_sent = async {
                 if db.one_writer() {
-                    // Nobody tells who waits for the file. If it was not sent, the next time is longer.
+                    // SQLite does not tell who waits for the file. If the release was not sent, the next round waits
+                    // longer.
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 } else {

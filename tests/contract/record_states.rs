@@ -77,7 +77,7 @@ on_every_engine! {
         let tx = db.lock_record("k").await;
         let begun = hasty.begin(Scope("scope").key("k"), request()).await;
         if db.one_writer() {
-            // Nobody else writes to the file meanwhile.
+            // The transaction keeps all other writers out of the file.
             assert!(matches!(begun, Err(Error::Unreachable { .. })), "{begun:?}");
         } else {
             assert!(matches!(begun, Ok(Begun::InFlight(_))), "{begun:?}");

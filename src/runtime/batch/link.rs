@@ -212,8 +212,8 @@ impl Link {
         *self.slot.try_lock().unwrap() = Some(Made { connection, used });
     }
 
-    /// A connection to the server that was found last, which hears the news of a session. `None`: nobody wakes this
-    /// client (SQLite, a pooler in between, MariaDB with a pool of threads), so it polls.
+    /// A connection to the server that was found last, which hears the news of a session. `None`: as in
+    /// [`Connector::listen`].
     pub(crate) async fn listen(&self, session: Uuid) -> Result<Option<Box<dyn Listener>>, Fault> {
         let server = self.way.turn.load(Ordering::Relaxed) % self.dialer.servers();
         let dialed = self.way.call(self.dialer.listen(server, session));

@@ -85,8 +85,8 @@ pub(crate) trait Connector: fmt::Debug + Clone + Send + Sync + 'static {
         operation_timeout: Duration,
     ) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
-    /// A new connection to the server of this number that hears the news of a session. `None`: nobody wakes
-    /// this client (SQLite, a pooler in between, MariaDB with a pool of threads), so it polls.
+    /// A new connection to the server of this number that hears the news of a session. `None`: no news reach this
+    /// client (SQLite, a pooler in between, MariaDB with a pool of threads), so it looks often.
     fn listen(
         &self,
         server: usize,

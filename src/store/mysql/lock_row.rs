@@ -196,7 +196,8 @@ pub(super) fn read_named(names: &str) -> String {
     fill(READ, &[names.to_owned()])
 }
 
-/// A list of literals. Plain text is half as long as hexadecimal. An empty list is an error: NULL equals no name.
+/// A list of literals for `IN (…)`. Plain text is half as long as hexadecimal. `IN ()` is an error, so an empty list
+/// is NULL, which equals no name.
 pub(super) fn names<'a>(names: impl Iterator<Item = &'a Name> + Clone) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/ ".contains(byte);
     let are_plain = names

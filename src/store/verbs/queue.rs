@@ -282,7 +282,7 @@ pub(crate) enum News {
     Look,
     /// [`QueueStore::queue_test`].
     Test,
-    /// One of them all: this server does not tell which one.
+    /// One of the others: this server does not tell which one.
     Woken,
 }
 

@@ -3,7 +3,8 @@
 //! # What ends it
 //!
 //! - Nobody arrives in time.
-//! - *Somebody waits for the name*: a look at all such names, ten times a second, finds it and calls the lease back.
+//! - *Somebody waits for the name*. The client looks at all names that linger ten times a second, and calls back those
+//!   that have a waiter.
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 

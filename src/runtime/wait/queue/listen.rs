@@ -66,7 +66,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
                 queue.set_sleeper(None);
                 heard
             }
-            // Nobody wakes this client: it polls.
+            // No news reach this client: looks come often.
             Ok(None) => return,
             Err(fault) => Err(fault),
         };
