@@ -207,8 +207,11 @@ pub(crate) async fn late_claim(engine: Engine) {
     rowlock.flush().await;
     let records = "SELECT COUNT(*) FROM rowlock_idempotency";
     assert_eq!(db.number(records).await, 0);
+    // The undo is repeated: the claim arrives between two undos, so that it is seen.
+    proxy.hold_an_answer().await;
     proxy.deliver().await;
     assert_eq!(db.number(records).await, 1, "the key was claimed");
+    proxy.set(Mode::Pass);
     let idempotency = watcher.idempotency().lease(lease);
     eventually("the key is free", async || {
         let begun = idempotency
