@@ -7,8 +7,8 @@ use std::time::Duration;
 use rowlock::extend::raise_fence;
 use rowlock::{ConnectError, Error, InvalidError, Loss, Rowlock, SchemaError};
 use rowlock_recipes::Quorum;
-use rowlock_recipes::quorum::QuorumError;
-use rowlock_test::{Db, busy, eventually, on_every_engine, take};
+use rowlock_recipes::quorum::{QuorumError, QuorumHeld};
+use rowlock_test::{Db, busy, eventually, on_every_engine, on_tx, take};
 use tokio::task::JoinSet;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -17,13 +17,13 @@ const TTL: Duration = Duration::from_secs(30);
 const FAR: i64 = 3_000_000_000_000_000;
 
 /// Three databases: the one of the test, and two of other engines.
-struct Three<'a> {
+pub(crate) struct Three<'a> {
     db: &'a Db,
-    others: [Db; 2],
+    pub(crate) others: [Db; 2],
 }
 
 impl<'a> Three<'a> {
-    async fn of(db: &'a Db) -> Self {
+    pub(crate) async fn of(db: &'a Db) -> Self {
         let other = |n: usize| Db::new(db.engine_after(n));
         Self {
             db,
@@ -31,15 +31,15 @@ impl<'a> Three<'a> {
         }
     }
 
-    fn urls(&self) -> [&str; 3] {
+    pub(crate) fn urls(&self) -> [&str; 3] {
         [&self.db.url, &self.others[0].url, &self.others[1].url]
     }
 
-    async fn quorum(&self) -> Quorum {
+    pub(crate) async fn quorum(&self) -> Quorum {
         Quorum::connect(self.urls()).await.unwrap()
     }
 
-    async fn clients(&self) -> [Rowlock; 3] {
+    pub(crate) async fn clients(&self) -> [Rowlock; 3] {
         [
             self.db.rowlock().await,
             self.others[0].rowlock().await,
@@ -47,7 +47,38 @@ impl<'a> Three<'a> {
         ]
     }
 
-    async fn remove(self) {
+    /// A lock whose guard has the leases of all databases.
+    pub(crate) async fn granted_by_all(
+        &self,
+        quorum: &Quorum,
+        name: &str,
+        ttl: Duration,
+    ) -> QuorumHeld {
+        let held = quorum.lock(name).ttl(ttl).acquire().await.unwrap();
+        for member in 0..3 {
+            self.guard_has(&held, member).await;
+        }
+        held
+    }
+
+    /// Waits until the guard has the lease of a member. (The slowest member of a round, and one that is taken again,
+    /// grant it before: the guard has it when it also has the fence of the others.)
+    pub(crate) async fn guard_has(&self, held: &QuorumHeld, member: usize) {
+        let database = [self.db, &self.others[0], &self.others[1]][member];
+        let has_lease = async || {
+            let mut tx = database.begin().await;
+            let pinned = on_tx!(&mut tx, tx => held.pin_on(member, tx).await);
+            tx.release().await;
+            assert!(
+                matches!(pinned, Ok(()) | Err(Error::Lost { .. })),
+                "{pinned:?}"
+            );
+            pinned.is_ok()
+        };
+        eventually("the guard has the lease", has_lease).await;
+    }
+
+    pub(crate) async fn remove(self) {
         for other in self.others {
             other.remove().await;
         }
@@ -55,7 +86,7 @@ impl<'a> Three<'a> {
 }
 
 /// How many of the databases show the name as held.
-async fn holders(clients: &[Rowlock], name: &str) -> usize {
+pub(crate) async fn holders(clients: &[Rowlock], name: &str) -> usize {
     let mut held = 0;
     for client in clients {
         held += usize::from(client.inspect(name).await.unwrap().is_some());
@@ -147,12 +178,11 @@ on_every_engine! {
         let quorum = three.quorum().await;
         let clients = three.clients().await;
         let ttl = Duration::from_secs(5);
-        let held = quorum.lock("a").ttl(ttl).acquire().await.unwrap();
-        eventually("all have granted it", async || holders(&clients, "a").await == 3).await;
-        for client in &clients {
+        let held = three.granted_by_all(&quorum, "a", ttl).await;
+        for (member, client) in clients.iter().enumerate() {
             client.admin().force_release("a").await.unwrap();
             assert!(held.is_held(), "a minority is lost");
-            eventually("it is taken again", async || client.inspect("a").await.unwrap().is_some()).await;
+            three.guard_has(&held, member).await;
         }
         let info = clients[0].inspect("a").await.unwrap().unwrap();
         assert!(info.fence >= held.fence(), "{} {}", info.fence, held.fence());
@@ -269,21 +299,18 @@ on_every_engine! {
     async fn a_pin_on_one_member_proves_that_members_lease(db: &Db) {
         let three = Three::of(db).await;
         let quorum = three.quorum().await;
-        let held = quorum.lock("a").acquire().await.unwrap();
+        let held = three.granted_by_all(&quorum, "a", TTL).await;
         let member = three.db.rowlock().await;
-        let clients = three.clients().await;
-        eventually("all have granted it", async || holders(&clients, "a").await == 3).await;
-        eventually("this member has granted it", async || member.inspect("a").await.unwrap().is_some()).await;
         let mut tx = db.begin().await;
-        rowlock_test::on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap());
+        on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap());
         tx.commit().await.unwrap();
         member.admin().force_release("a").await.unwrap();
         let mut tx = db.begin().await;
-        let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap_err());
+        let error = on_tx!(&mut tx, tx => held.pin_on(0, tx).await.unwrap_err());
         assert!(matches!(error, Error::Lost { .. }), "{error}");
         tx.release().await;
         let mut tx = db.begin().await;
-        let error = rowlock_test::on_tx!(&mut tx, tx => held.pin_on(9, tx).await.unwrap_err());
+        let error = on_tx!(&mut tx, tx => held.pin_on(9, tx).await.unwrap_err());
         assert!(matches!(error, Error::Invalid(InvalidError::Setting { setting: "member", .. })), "{error}");
         tx.release().await;
         assert!(held.is_held());
