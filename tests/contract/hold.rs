@@ -104,7 +104,7 @@ on_every_engine! {
         let locks = [
             one.lock("a").holder("me"),
             // A renewal, or the end of the session, changes nothing.
-            one.lock("b").holder("me").ttl(Duration::from_millis(300)),
+            one.lock("b").holder("me").ttl(Duration::from_secs(3)),
             one.lock("c").holder("me").in_session(),
         ];
         for lock in locks {

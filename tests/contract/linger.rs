@@ -184,11 +184,11 @@ on_every_engine! {
 
     async fn a_lease_that_was_lost_does_not_linger(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        use_once(&lingering(&one).ttl(Duration::from_millis(600))).await;
+        use_once(&lingering(&one).ttl(Duration::from_secs(3))).await;
         let info = two.admin().force_release("a").await.unwrap();
         assert!(info.is_some(), "it lingers");
         let other = two.lock("a").acquire().await.unwrap();
-        let lock = lingering(&one).ttl(Duration::from_millis(600));
+        let lock = lingering(&one).ttl(Duration::from_secs(3));
         eventually("a renewal finds out", async || lock.try_acquire().await.unwrap().is_none()).await;
         release(&other).await;
     }

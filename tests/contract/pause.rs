@@ -218,7 +218,7 @@ on_every_engine! {
 
     async fn who_holds_it_keeps_it(db: &Db) {
         let (one, two, ops) = (db.rowlock().await, db.rowlock().await, operator(db).await);
-        let ttl = Duration::from_secs(1);
+        let ttl = Duration::from_secs(3);
         let held = take(&one, "lock", ttl).await;
         let session = one.lock("session").in_session().acquire().await.unwrap();
         let permit = one.semaphore("permit", 1).ttl(ttl).acquire().await.unwrap();
@@ -228,7 +228,7 @@ on_every_engine! {
         for name in all {
             pause(&ops, name).await;
         }
-        for _ in 0..4 {
+        for _ in 0..2 {
             for held in [&held, &permit, &entered] {
                 renewed(held).await;
             }

@@ -317,13 +317,19 @@ on_every_engine! {
         drop(one.semaphore("s", 1).acquire().await.unwrap());
         one.flush().await;
         one.admin().quarantine(LONG).await.unwrap();
-        let _first = join(&one, "a", "w").await;
-        let semaphore = one.semaphore("s", 1).holder("w");
-        let _permit = tokio::spawn(async move { semaphore.acquire().await });
+        let (mut first, semaphore) = (join(&one, "a", "w").await, one.semaphore("s", 1).holder("w"));
+        let mut permit = tokio::spawn(async move { semaphore.acquire().await });
         queue_is(&two, "s", &["w"]).await;
-        let lock = two.lock("a").queue_limit(1).acquire().await.unwrap_err();
-        let permit = two.semaphore("s", 1).queue_limit(1).acquire().await.unwrap_err();
-        for error in [lock, permit] {
+        let refused = async {
+            let lock = two.lock("a").queue_limit(1).acquire().await.unwrap_err();
+            [lock, two.semaphore("s", 1).queue_limit(1).acquire().await.unwrap_err()]
+        };
+        let refused = tokio::select! {
+            refused = refused => refused,
+            ended = &mut first => panic!("the lock's waiter has gone: {ended:?}"),
+            ended = &mut permit => panic!("the permit's waiter has gone: {ended:?}"),
+        };
+        for error in refused {
             let Error::QueueFull { busy, .. } = error else { panic!("{error}") };
             assert!(busy.quarantine.is_some_and(|left| left > LONG / 2), "{busy:?}");
         }
