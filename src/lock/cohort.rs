@@ -241,10 +241,11 @@ mod tests {
         let Arrival::Asks(asking) = cohort.arrive(delegate) else {
             panic!("nobody asks yet");
         };
-        // Another one has the lease since, and leaves it. (Its delegate may still be there when it is released: then
-        // the lease does not linger.)
-        while !cohort.lingers() {
-            let before = rowlock.lock("a").acquire().await.unwrap();
+        // Another one has the lease since, and leaves it: it lingers, although its delegate may not have ended yet.
+        for round in 0..40 {
+            drop(lock.core.queue.keepers.recall(&name));
+            let before = rowlock.lock("a").wait(rowlock_test::patience());
+            let before = before.acquire().await.unwrap();
             let release = async {
                 while rowlock.admin().queue("a").await.unwrap().is_empty() {
                     tokio::task::yield_now().await;
@@ -254,6 +255,7 @@ mod tests {
             let (held, ()) = tokio::join!(lock.acquire(), release);
             let held = held.unwrap();
             held.release().await.unwrap();
+            assert!(cohort.lingers(), "round {round}");
         }
         let guard = asking.waits(delegate).expect("it lingers");
         assert!(guard.is_held());

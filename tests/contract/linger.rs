@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 const LONG: Duration = Duration::from_mins(1);
 
 /// Long enough for a recall on each engine, and shorter than `LONG`.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 fn lingering(rowlock: &Rowlock) -> Lock {
     rowlock.lock("a").linger(LONG)
@@ -33,31 +33,47 @@ async fn use_once(lock: &Lock) {
     release(&lock.acquire().await.unwrap()).await;
 }
 
+/// Acquires and releases until the lease lingers. (On a busy machine it may find its row locked when it reserves
+/// fences.)
+async fn lingers(lock: &Lock, watcher: &Rowlock) {
+    eventually("it lingers", async || {
+        use_once(lock).await;
+        !is_free(watcher).await
+    })
+    .await;
+}
+
 on_every_engine! {
     async fn the_next_acquire_takes_the_same_grant_under_a_higher_fence(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let lock = lingering(&one);
-        let (mut grants, mut fences) = (Vec::new(), Vec::new());
-        for n in 0..6 {
-            let held = match n % 2 {
-                0 => lock.acquire().await.unwrap(),
-                _ => lock.try_acquire().await.unwrap().expect("it lingers"),
-            };
-            let row = two.inspect("a").await.unwrap().unwrap();
-            assert!(held.is_held() && row.fence >= held.fence(), "{row:?}");
-            grants.push(row.grant_id);
-            fences.push(held.fence());
-            release(&held).await;
-            assert!(!held.is_held());
-            held.release().await.unwrap();
+        let mut fences: Vec<i64> = Vec::new();
+        loop {
+            lingers(&lock, &two).await;
+            let mut grants = Vec::new();
+            for n in 0..6 {
+                let held = match n % 2 {
+                    0 => lock.acquire().await.unwrap(),
+                    _ => lock.try_acquire().await.unwrap().expect("nobody else has it"),
+                };
+                let row = two.inspect("a").await.unwrap().unwrap();
+                assert!(held.is_held() && row.fence >= held.fence(), "{row:?}");
+                grants.push(row.grant_id);
+                fences.push(held.fence());
+                release(&held).await;
+                assert!(!held.is_held());
+                held.release().await.unwrap();
+            }
+            grants.dedup();
+            if grants.len() == 1 {
+                break;
+            }
         }
-        grants.dedup();
-        assert_eq!(grants.len(), 1);
         assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
         assert!(two.lock("a").try_acquire().await.unwrap().is_none());
         one.flush().await;
         let next = two.lock("a").try_acquire().await.unwrap().expect("a flush gives it back");
-        assert!(next.fence() > fences[5], "{} {fences:?}", next.fence());
+        assert!(Some(&next.fence()) > fences.last(), "{} {fences:?}", next.fence());
     }
 
     async fn it_ends_in_time(db: &Db) {
@@ -88,7 +104,7 @@ on_every_engine! {
                     release(&held).await;
                 }
             });
-            let wait = two.lock("a").wait(PATIENCE / 4);
+            let wait = two.lock("a").wait(PATIENCE);
             for _ in 0..3 {
                 release(&wait.acquire().await.unwrap()).await;
             }
@@ -125,7 +141,7 @@ on_every_engine! {
                     let seen = rowlock.in_tx(&mut tx).version("a").await?;
                     return rowlock.in_tx(&mut tx).advance(&seen).await?.or_conflict(&seen).map(drop);
                 }
-                rowlock.in_tx(&mut tx).lock("a").wait(PATIENCE / 4).acquire().await.map(drop)
+                rowlock.in_tx(&mut tx).lock("a").wait(PATIENCE).acquire().await.map(drop)
             }).await.unwrap());
         }
     }
@@ -165,8 +181,7 @@ on_every_engine! {
     async fn a_client_that_is_dropped_gives_back_what_lingers(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
         let lock = lingering(&one);
-        use_once(&lock).await;
-        assert!(!is_free(&two).await);
+        lingers(&lock, &two).await;
         drop((lock, one));
         let released = eventually("it is released", async || is_free(&two).await);
         tokio::time::timeout(PATIENCE, released).await.expect("before its time");
@@ -184,9 +199,8 @@ on_every_engine! {
 
     async fn a_lease_that_was_lost_does_not_linger(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        use_once(&lingering(&one).ttl(Duration::from_secs(3))).await;
-        let info = two.admin().force_release("a").await.unwrap();
-        assert!(info.is_some(), "it lingers");
+        lingers(&lingering(&one).ttl(Duration::from_secs(3)), &two).await;
+        two.admin().force_release("a").await.unwrap();
         let other = two.lock("a").acquire().await.unwrap();
         let lock = lingering(&one).ttl(Duration::from_secs(3));
         eventually("a renewal finds out", async || lock.try_acquire().await.unwrap().is_none()).await;
@@ -195,8 +209,8 @@ on_every_engine! {
 
     async fn who_frees_it_by_force_does_not_take_it_again(db: &Db) {
         let (one, two) = (db.rowlock().await, db.rowlock().await);
-        use_once(&lingering(&one)).await;
-        assert!(one.admin().force_release("a").await.unwrap().is_some(), "it lingers");
+        lingers(&lingering(&one), &two).await;
+        one.admin().force_release("a").await.unwrap();
         let other = two.lock("a").try_acquire().await.unwrap().expect("it is free");
         assert!(lingering(&one).try_acquire().await.unwrap().is_none());
         assert!(other.is_held());
@@ -227,7 +241,7 @@ on_every_engine! {
             // Long before the lease ends by itself. The next holder asks only then: a forced release that came later
             // would free its lease.
             let freed = eventually("it is freed", async || is_free(&two).await);
-            match tokio::time::timeout(PATIENCE, freed).await {
+            match tokio::time::timeout(PATIENCE / 4, freed).await {
                 Ok(()) => break,
                 Err(_) => assert!(db.one_writer() && pause < LONG, "it is not freed"),
             }

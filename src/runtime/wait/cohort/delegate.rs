@@ -56,7 +56,7 @@ impl Delegate {
 
     /// Nobody waits. The delegate leaves the queue, before any later release or flush, and ends. If its join is still
     /// in flight, the lane that has it leaves the queue.
-    pub(super) fn dismiss(self, all: &Cohorts) {
+    fn dismiss(self, all: &Cohorts) {
         if let Some(seat) = &self.seat
             && let Some(position) = seat.give_up()
         {
@@ -70,6 +70,13 @@ impl Delegate {
 }
 
 impl Cohort {
+    /// Dismisses a delegate that nobody needs. (Not while the state is locked.)
+    pub(super) fn dismiss(&self, idle: Option<Delegate>) {
+        if let Some(delegate) = idle {
+            delegate.dismiss(&self.all);
+        }
+    }
+
     /// Spawns a delegate. (Not while the state is locked: a runtime that has ended drops it at once.)
     pub(super) fn send<F: Future<Output = ()> + Send + 'static>(
         &self,

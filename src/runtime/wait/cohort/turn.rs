@@ -99,17 +99,18 @@ impl HandOn for Cohort {
         let grant = guard.grant();
         let mut state = self.state();
         let now = Moment::now();
-        let CohortState {
-            turn,
-            waiting,
-            delegate,
-            ..
-        } = &mut *state;
+        // A delegate that nobody needs any more has perhaps not been polled since.
+        let idle = state.idle_delegate();
+        let CohortState { turn, waiting, .. } = &mut *state;
         let Some(turn) = turn.as_mut().filter(|turn| turn.is_of(grant.id)) else {
+            drop(state);
+            self.dismiss(idle);
             return false;
         };
         let is_good = turn.is_good(now) && !self.all.lanes.is_closing();
-        if is_good && waiting.is_empty() && delegate.is_none() && self.linger(turn, guard, now) {
+        if is_good && waiting.is_empty() && self.linger(turn, guard, now) {
+            drop(state);
+            self.dismiss(idle);
             return true;
         }
         let goes_on = is_good && !waiting.is_empty() && now < turn.ends;
@@ -131,12 +132,10 @@ impl HandOn for Cohort {
         }
         let over = state.turn.take();
         // It leaves before the release: that must not pass the name on to a delegate that nobody needs.
-        let delegate = state.idle_delegate();
+        let idle = idle.or_else(|| state.idle_delegate());
         drop(state);
         drop(over);
-        if let Some(delegate) = delegate {
-            delegate.dismiss(&self.all);
-        }
+        self.dismiss(idle);
         // Each of them learns that it has to wait by itself.
         drop(apart);
         false
@@ -164,7 +163,7 @@ impl Cohort {
     }
 
     fn take_back(&self, grant_id: Uuid) {
-        let (offer, delegate) = {
+        let (offer, idle) = {
             let mut state = self.state();
             let turn = state.turn.as_ref();
             let turn = turn.filter(|turn| turn.is_of(grant_id) && !turn.lingers());
@@ -172,9 +171,7 @@ impl Cohort {
             // The task that has the lease takes its time, and nobody waits.
             (offer, state.idle_delegate())
         };
-        if let Some(delegate) = delegate {
-            delegate.dismiss(&self.all);
-        }
+        self.dismiss(idle);
         if let Some(guard) = offer.and_then(|offer| offer.take()) {
             tracing::debug!(name = %self.key.name, "the task whose turn it is has not been polled");
             drop(guard);

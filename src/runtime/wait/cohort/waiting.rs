@@ -35,12 +35,10 @@ impl Asking {
         guard.join(Arc::<Cohort>::clone(&self.cohort), &fences);
         let mut state = self.cohort.state();
         let before = state.begin(&guard, fences, kept);
-        let delegate = state.idle_delegate();
+        let idle = state.idle_delegate();
         drop(state);
         Cohort::end(before, fence);
-        if let Some(delegate) = delegate {
-            delegate.dismiss(&self.cohort.all);
-        }
+        self.cohort.dismiss(idle);
         if has_more {
             self.cohort.watch(guard.grant().id);
         }
@@ -120,11 +118,9 @@ impl Drop for CohortWaiter {
         let mut state = self.cohort.state();
         let sender = state.waiting.remove(&self.number);
         // If its word is under way, it leaves with it; then the turn of its cohort goes on.
-        let delegate = sender.as_ref().and_then(|_| state.idle_delegate());
+        let idle = sender.as_ref().and_then(|_| state.idle_delegate());
         drop(state);
-        if let Some(delegate) = delegate {
-            delegate.dismiss(&self.cohort.all);
-        }
+        self.cohort.dismiss(idle);
         self.word.close();
         if let Ok(Ok(offer)) = self.word.try_recv() {
             // Dropping the guard hands it on, or releases it.
