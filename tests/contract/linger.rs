@@ -54,7 +54,7 @@ on_every_engine! {
             for n in 0..6 {
                 let held = match n % 2 {
                     0 => lock.acquire().await.unwrap(),
-                    _ => lock.try_acquire().await.unwrap().expect("nobody else has it"),
+                    _ => lock.try_acquire().await.unwrap().expect("no other client has it"),
                 };
                 let row = two.inspect("a").await.unwrap().unwrap();
                 assert!(held.is_held() && row.fence >= held.fence(), "{row:?}");

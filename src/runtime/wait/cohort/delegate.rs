@@ -70,7 +70,7 @@ impl Delegate {
 }
 
 impl Cohort {
-    /// Dismisses a delegate that nobody needs. (Not while the state is locked.)
+    /// Dismisses a delegate for which no task waits. The state must not be locked.
     pub(super) fn dismiss(&self, idle: Option<Delegate>) {
         if let Some(delegate) = idle {
             delegate.dismiss(&self.all);

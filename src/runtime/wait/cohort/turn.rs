@@ -99,7 +99,7 @@ impl HandOn for Cohort {
         let grant = guard.grant();
         let mut state = self.state();
         let now = Moment::now();
-        // A delegate that nobody needs any more has perhaps not been polled since.
+        // If no task waits, the delegate is about to end: its own task does so when it is polled next.
         let idle = state.idle_delegate();
         let CohortState { turn, waiting, .. } = &mut *state;
         let Some(turn) = turn.as_mut().filter(|turn| turn.is_of(grant.id)) else {

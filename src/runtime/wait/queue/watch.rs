@@ -63,13 +63,18 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             link.rest(queue.watch.notified()).await;
             continue;
         }
-        let looked = look(&mut link, queue, (&all, began), &mut seen).await;
-        let cannot_wait = looked
-            .as_ref()
-            .is_err_and(|fault| fault.kind.is_of_schema());
-        let done = match looked {
+        let done = match look(&mut link, queue, (&all, began), &mut seen).await {
+            // A search that fails ends no wait.
             Ok(()) => search.turn(&mut link, queue, &all).await,
-            Err(fault) => Err(fault),
+            Err(fault) => {
+                if fault.kind.is_of_schema() {
+                    // Those who wait hear what those hear who come now.
+                    for (_, seat) in &all {
+                        seat.tell(SeatEnd::Refused(fault.clone()));
+                    }
+                }
+                Err(fault)
+            }
         };
         if let Err(fault) = done {
             if fault.kind == FaultKind::LockTimeout {
@@ -77,12 +82,6 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
                 tracing::debug!(%target, error = %fault, "cannot look whose turn it is, will try again");
             } else {
                 log.trouble(&"a turn", &format_args!("{target}: {fault}"));
-            }
-            if cannot_wait {
-                // Those who wait hear what those hear who come now. (A search that fails ends no wait.)
-                for (_, seat) in &all {
-                    seat.tell(SeatEnd::Refused(fault.clone()));
-                }
             }
             seen = LastLook::nothing();
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
