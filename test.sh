@@ -5,7 +5,7 @@
 #   ./test.sh --times             … and then a table: how many tests each group has, and how long they took
 #   ./test.sh --quick             for between two edits, on SQLite and one PostgreSQL, in at most two minutes when everything is
 #                                 built: tidy, the unit tests, all contract tests on SQLite, those of exclusion, fence, pin, queue, records
-#                                 and sessions on PostgreSQL, the judges of histories, and the HTTP scenarios. It leaves out MySQL and
+#                                 and sessions on PostgreSQL, the judges of histories, the HTTP scenarios and the metrics. It leaves out MySQL and
 #                                 MariaDB, clusters, faults, the command, the console, the examples and the documentation.
 #   ./test.sh --test contract     other arguments go to `cargo test`
 #
@@ -107,9 +107,9 @@ for engine in $engines; do
   fi
 done
 
-# Most tests wait for a server or for time to pass, so that four times as many run side by side as there are processors. (Of campaigns
+# Most tests wait for a server or for time to pass, so that six times as many run side by side as there are processors. (Of campaigns
 # and single faults fewer run at once, and the Galera tests run one after the other.)
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) * 4))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) * 6))}
 
 if [ $# -gt 0 ]; then
   case " $* " in
@@ -134,7 +134,7 @@ group() { # group NAME ARGUMENT…: runs a group of tests
 }
 
 # These mostly wait: for servers that start, and for time to pass. Others use the processors meanwhile.
-galera_and_cluster() { group galera --test galera; group cluster --test cluster; }
+starts() { group galera --test galera; group cluster --test cluster; group settings --test settings; group first_hour --test first_hour; }
 fault() { group fault --test fault; }
 beside() { # beside FUNCTION: runs groups in the background, in a process group of their own: the end of this script ends it
   set -m
@@ -152,7 +152,7 @@ join() { # prints what they said, and fails if they could not run
 
 began=$(now)
 if [ $quick = 1 ]; then
-  cargo test --workspace --locked --no-run --lib --test tidy --test first_hour --test contract --test campaigns --test fault --test http
+  cargo test --workspace --locked --no-run --lib --test tidy --test first_hour --test contract --test campaigns --test fault --test http --test metrics
 else
   cargo test --workspace --locked --no-run
 fi
@@ -167,25 +167,23 @@ if [ $quick = 1 ]; then
     queue_races attempts complete_in idempotency record_states run_in_tx sessions)
   group first_hour --test first_hour
   group judges --test campaigns --test fault -- judge_
-  group http --test http
+  group http --test http --test metrics
 else
-  beside galera_and_cluster
+  beside starts
   group unit --lib --bins -- --skip store::
   group "store cases" --lib -- store::
   for engine in sqlite postgres mariadb mysql; do
     group "contract, $engine" --test contract -- $engine::
   done
-  group first_hour --test first_hour
   group dialect --test dialect
-  group settings --test settings
-  group http --test http --test actix --test metrics --test stripe --test prometheus
-  group cli --test cli --test servers
-  group console --test console --test browser
-  group examples --test sale --test inbox --test shop --test layer --test program
   join
   # Faults have times in them. What runs beside them has none, and gives way.
   beside fault
   yields="nice -n 10"
+  group http --test http --test actix --test metrics --test stripe --test prometheus
+  group cli --test cli --test servers
+  group console --test console --test browser
+  group examples --test sale --test inbox --test shop --test layer --test program
   group macros --test refused
   group benches --test race
   group doc --exclude rowlock-macros --doc # its pages are tests of rowlock

@@ -230,6 +230,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn reserved_fences_are_higher_than_all_that_were_granted_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let lock = rowlock.lock("a").linger(Duration::from_mins(1));
+        let guard = guard_of(&lock, &Name::new("a").unwrap()).await;
+        let own = guard.grant().fence();
+        let reserved = lock.reserve(&guard).await;
+        assert!(reserved.count > 0);
+        let fences = reserved.fences(guard.grant().fence());
+        assert_eq!(*fences.start(), own + 1);
+    }
+
+    #[tokio::test]
     async fn a_task_that_was_refused_takes_the_lease_that_lingers_since() {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("a.db").display());

@@ -250,7 +250,6 @@ impl Lock {
                 AcquireAnswer::Not(None) => return Ok(QueueWait::Gone),
                 AcquireAnswer::Not(Some(again)) => place = again,
             }
-            core.lanes.check_open()?;
             if limit.is_some_and(Moment::has_passed) {
                 return Ok(QueueWait::TooLong);
             }

@@ -243,6 +243,9 @@ on_every_engine! {
         let tokens = db.rowlock().await.form_tokens();
         let refused = tokens.clone().ttl(Duration::from_millis(999)).issue("me").await;
         assert!(matches!(refused, Err(Error::Invalid(InvalidError::Duration { .. }))), "{refused:?}");
+        let short = tokens.clone().retention(Duration::from_millis(999));
+        let refused = submit(&short, &db.app, "no token", &form()).await;
+        assert!(matches!(refused, Err(Error::Invalid(InvalidError::Duration { .. }))), "{refused:?}");
         assert!(matches!(tokens.issue("").await, Err(Error::Invalid(InvalidError::Key { .. }))));
         assert!(matches!(tokens.issue([7; 256]).await, Err(Error::Invalid(InvalidError::Key { .. }))));
     }

@@ -1,5 +1,7 @@
 //! Promises 1 and 6, for several names: all or nothing, in any order of the arguments, and never a deadlock.
 
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use rowlock::{Error, InvalidError, Loss, MultiHeld, Rowlock, TransactionError};
@@ -92,6 +94,8 @@ on_every_engine! {
         let held = try_all(&rowlock, &["a", "b"]).await.unwrap();
         let all = (held.remaining(), held.loss());
         assert!(!all.0.is_zero() && all.1.is_none(), "{all:?}");
+        let at_risk = pin!(held.at_risk()).poll(&mut Context::from_waker(Waker::noop()));
+        assert!(at_risk.is_pending());
         held.release().await.unwrap();
         let error = held.with(async || unreachable!("work without a lock")).await;
         assert!(matches!(error, Err(Error::Released { .. })), "{error:?}");

@@ -1,9 +1,10 @@
 //! The end of a client: in order, within a limit, and what did not end is told.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Name, Outcome, Scope, Subject, Unfinished};
-use rowlock_test::{Db, loss, on_app, on_every_engine, renewed, take};
+use rowlock_test::{Db, loss, on_app, on_every_engine, queue_is, queue_of, release, renewed, take};
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes.
@@ -40,7 +41,14 @@ on_every_engine! {
             let mut tx = db.begin().await;
             let refused = tx.try_lock(&rowlock, "b").await;
             assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
+            let refused = tx.acquire(&rowlock, "b", LONG).await;
+            assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
             tx.release().await;
+            for lock in [rowlock.lock("a"), rowlock.lock("a").in_session(), rowlock.lock("a").linger(LONG)] {
+                let refused = lock.acquire().await.unwrap_err();
+                assert!(matches!(refused, Error::ShutDown { .. }), "{refused}");
+            }
+            assert_eq!(db.number("SELECT COUNT(*) FROM rowlock_session").await, 0);
             let refused: Result<_, Error> = on_app!(&db.app, pool => {
                 rowlock.idempotency().run_in_tx(pool, Scope("me").key("m"), Fingerprint::of("request"), async |_| {
                     Outcome::json(&"done")
@@ -71,6 +79,24 @@ on_every_engine! {
         assert!(rowlock.shutdown(LONG).await.is_empty());
         let again = db.rowlock().await.idempotency().begin(Scope("me").key("k"), request).await;
         assert!(matches!(again, Ok(Begun::Replay(_))), "{again:?}");
+    }
+
+    async fn a_wait_that_nobody_polls_leaves_the_queue(db: &Db) {
+        let (rowlock, other) = (db.rowlock().await, db.rowlock().await);
+        let (_kept, taken) = (take(&rowlock, "a", LONG).await, take(&other, "b", LONG).await);
+        let lock = rowlock.lock("b").holder("waiter");
+        let mut waits = pin!(lock.acquire());
+        tokio::select! {
+            biased;
+            ended = &mut waits => panic!("{ended:?}"),
+            () = queue_is(&other, "b", &["waiter"]) => {}
+        }
+        let unfinished = rowlock.shutdown(LONG).await;
+        assert_eq!(names(&unfinished), ["hold \"a\""]);
+        assert_eq!(queue_of(&other, "b").await.len(), 0);
+        let ended = waits.await.unwrap_err();
+        assert!(matches!(ended, Error::ShutDown { .. }), "{ended}");
+        release(&taken).await;
     }
 
     async fn work_that_goes_on_is_waited_for_and_told_when_it_takes_too_long(db: &Db) {

@@ -66,6 +66,35 @@ async fn ten_thousand_duplicates_share_one_effect_and_a_few_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_another_client_look_as_one() {
+    let (_alone, db, rowlock) = client().await;
+    let reads = || recorded("rowlock_statement_seconds", &[("verb", "read")]).len();
+    let (key, request) = (|| Scope("scope").key("far"), Fingerprint::of("request"));
+    let other = db.rowlock().await.idempotency();
+    let Begun::New(far) = other.begin(key(), request).await.unwrap() else {
+        panic!("it is new");
+    };
+    let before = reads();
+    let idempotency = rowlock.idempotency().wait(LONG);
+    let mut duplicates = JoinSet::new();
+    for _ in 0..1_000 {
+        let idempotency = idempotency.clone();
+        duplicates.spawn(async move { idempotency.begin(key(), request).await.unwrap() });
+    }
+    // One looks more and more seldom, at last five times a second. All the others look as one, once a second.
+    let some = async || reads() - before >= 20;
+    eventually("some looks were made", some).await;
+    far.complete(&Outcome::json(&"paid").unwrap())
+        .await
+        .unwrap();
+    for begun in duplicates.join_all().await {
+        assert!(matches!(begun, Begun::Replay(_)), "{begun:?}");
+    }
+    let all = reads() - before;
+    assert!(all <= 100, "{all} reads");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_a_client_has_not_seen_is_claimed_at_once_and_another_one_is_read() {
     let (_alone, db, rowlock) = client_of(Engine::Postgres).await;
     let sent = || {

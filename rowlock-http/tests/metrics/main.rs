@@ -7,7 +7,7 @@ mod recipes;
 mod recorder;
 mod spans;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -104,6 +104,36 @@ async fn a_waiter_is_in_the_queue_until_it_has_waited() {
     });
     drop(waited.unwrap());
     assert!(gauge("rowlock_queue_waiters", &[]).abs() < 0.5);
+    // Nobody waits any more: the next one asks for the lock itself, not for a place.
+    let joins = || recorded("rowlock_statement_seconds", &[("verb", "join")]).len();
+    let before = joins();
+    drop(lock.acquire().await.unwrap());
+    assert_eq!(joins(), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_looks_more_and_more_seldom() {
+    let (_alone, _db, rowlock) = client().await;
+    let _held = rowlock.lock("l").acquire().await.unwrap();
+    let (began, looks) = (Instant::now(), || {
+        recorded("rowlock_statement_seconds", &[("verb", "watch")]).len()
+    });
+    let before = looks();
+    let waited = rowlock
+        .lock("l")
+        .wait(Duration::from_secs(2))
+        .acquire()
+        .await;
+    assert!(
+        matches!(waited, Err(Error::WaitTimeout { .. })),
+        "{waited:?}"
+    );
+    // About seventy, of two statements each.
+    let (looks, millis) = (looks() - before, began.elapsed().as_millis());
+    assert!(
+        looks > 4 && looks as u128 * 4 < millis,
+        "{looks} in {millis} ms"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,7 +42,6 @@ pub(super) async fn listen(
         .connect_with(options.clone())
         .await?;
     let mut listener = PgListener::connect_with(&pool).await?;
-    listener.ignore_pool_close_event(true);
     listener.eager_reconnect(false);
     listener.listen(&channel(session)).await?;
     Ok(Box::new(Channel { listener, pool }))

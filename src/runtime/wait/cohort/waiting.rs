@@ -70,7 +70,6 @@ pub(crate) struct CohortWaiter {
     cohort: Arc<Cohort>,
     number: u64,
     word: oneshot::Receiver<Word>,
-    is_told: bool,
 }
 
 /// What a waiting task is told.
@@ -89,7 +88,6 @@ impl CohortWaiter {
             cohort: Arc::clone(cohort),
             number,
             word,
-            is_told: false,
         }
     }
 
@@ -97,9 +95,7 @@ impl CohortWaiter {
     ///
     /// Cancel safe.
     pub(crate) async fn told(&mut self) -> WaitEnd {
-        let word = (&mut self.word).await;
-        self.is_told = true;
-        match word {
+        match (&mut self.word).await {
             Ok(Ok(offer)) => match offer.take() {
                 Some(guard) if guard.is_held() => WaitEnd::Held(guard),
                 _ => WaitEnd::Again,
@@ -112,9 +108,6 @@ impl CohortWaiter {
 
 impl Drop for CohortWaiter {
     fn drop(&mut self) {
-        if self.is_told {
-            return;
-        }
         let mut state = self.cohort.state();
         let sender = state.waiting.remove(&self.number);
         // If its word is under way, it leaves with it; then the turn of its cohort goes on.

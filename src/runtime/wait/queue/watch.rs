@@ -298,6 +298,12 @@ async fn look_at(
     Ok(orphaned)
 }
 
+/// Puts the names after `last` before the others.
+fn begin_after(names: &mut [(Name, Kind)], last: &Name) {
+    let first = names.partition_point(|(name, _)| name <= last);
+    names.rotate_left(first);
+}
+
 /// Passes names on, for a moment. The next look finds those that are left.
 async fn pass_on(
     link: &mut Link,
@@ -307,8 +313,7 @@ async fn pass_on(
 ) -> Result<(), Fault> {
     let timeout = link.operation_timeout();
     if let Some(last) = &seen.passed {
-        let first = orphaned.partition_point(|(name, _)| name <= last);
-        orphaned.rotate_left(first);
+        begin_after(&mut orphaned, last);
     }
     let until = Moment::now() + PASSING;
     let mut is_left = false;

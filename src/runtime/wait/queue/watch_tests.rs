@@ -73,3 +73,15 @@ fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
     queue.queued(false);
     assert_eq!(seen.next(&queue), seen.at + LONGEST);
 }
+
+#[test]
+fn the_name_that_was_passed_on_last_comes_after_all_others() {
+    let name = |name: &str| Name::new(name).unwrap();
+    let after = |last: &str| {
+        let mut names = ["a", "b", "c"].map(|one| (name(one), Kind::Lock));
+        begin_after(&mut names, &name(last));
+        names.map(|(name, _)| name.as_str().to_owned()).concat()
+    };
+    let found = ["A", "a", "b", "bb", "c", "d"].map(after);
+    assert_eq!(found, ["abc", "bca", "cab", "cab", "abc", "abc"]);
+}

@@ -24,10 +24,10 @@ async fn nobody_who_flushes_waits_for_an_undo_that_has_found_nothing() {
     bench.send(take);
     bench.step().await;
     let (reply, mut flushed) = oneshot::channel();
+    assert!(bench.lane.pending.wakes_at().is_some(), "it is repeated");
     bench.flush(reply);
     bench.lane.take_in();
     assert!(flushed.try_recv().is_ok());
-    assert!(bench.lane.pending.wakes_at().is_some(), "it is repeated");
 }
 
 #[tokio::test]
