@@ -209,3 +209,20 @@ async fn a_commit_that_grants_waits_for_the_disk_also_when_it_frees() {
     let commits = "SELECT count(*) FROM commits WHERE waits = 'off'";
     assert_eq!(count(&mut own.conn, commits).await, 2);
 }
+
+/// Refuses each commit that writes a lock row.
+const REFUSE: &str = "
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$;
+CREATE CONSTRAINT TRIGGER refuse AFTER INSERT OR UPDATE ON rowlock_lock
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()";
+
+#[tokio::test]
+async fn what_was_not_committed_is_not_granted() {
+    let mut own = connected(&[("default_transaction_isolation", "serializable")]).await;
+    assert!(own.own_transactions);
+    sqlx::raw_sql(REFUSE).execute(&mut own.conn).await.unwrap();
+    let connection: &mut dyn Connection = &mut own;
+    let hold = async |store: &mut dyn Store| store.lease_take(&[take("a")]).await;
+    let refused = connection.call(TTL, hold).await.unwrap_err();
+    assert!(refused.to_string().contains("refused"), "{refused}");
+}
