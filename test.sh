@@ -176,11 +176,11 @@ else
     group "contract, $engine" --test contract -- $engine::
   done
   group dialect --test dialect
+  group http --test http --test actix --test metrics --test stripe --test prometheus
   join
   # Faults have times in them. What runs beside them has none, and gives way.
   beside fault
   yields="nice -n 10"
-  group http --test http --test actix --test metrics --test stripe --test prometheus
   group cli --test cli --test servers
   group console --test console --test browser
   group examples --test sale --test inbox --test shop --test layer --test program

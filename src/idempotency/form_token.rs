@@ -240,6 +240,7 @@ impl FormTokens {
             }
             // Without a flight, the wait ended because another click ended. Its outcome may be there.
             if flight.is_some() {
+                self.outcomes.core.lanes.check_open()?;
                 match self
                     .once(pool, &attempts.run, params, form, &mut work)
                     .await

@@ -171,9 +171,10 @@ impl IdempotencyGuard {
         tx: &mut T,
         outcome: &Outcome,
     ) -> Result<(), Error> {
-        let end = self.bounds.done(outcome)?;
+        // An attempt that has ended says so before all else.
         self.check_running("complete")?;
         self.check_steps()?;
+        let end = self.bounds.done(outcome)?;
         let core = &self.core;
         let context = Context::in_tx(core, self.record().subject(), "complete", tx)?;
         let told = tx.connection().tx_complete(&self.inner.ask(end)).await;
@@ -209,7 +210,7 @@ impl IdempotencyGuard {
     /// Once polled, it goes on in the background, and dropping the guard does not free the key. (If the database
     /// refuses the outcome, others take over when the lease ends.)
     pub async fn complete(&self, outcome: &Outcome) -> Result<(), Error> {
-        // It has ended whatever its steps are, and however large the outcome is.
+        // An attempt that has ended says so before all else.
         self.check_running("complete")?;
         self.keep_known().await?;
         self.check_steps()?;

@@ -45,6 +45,13 @@ async fn a_step_that_was_begun_is_open_until_it_is_said_not_to_have_happened() {
     assert_eq!(guard.begin_whole("charge").await.unwrap(), None);
     let open = info(&idempotency).await.open_step;
     assert_eq!(open.as_deref(), Some("charge"));
+    for bad in [String::new(), "x".repeat(256), "a\0".into()] {
+        let refused = guard.whole_not_done(&bad).await;
+        assert!(
+            matches!(refused, Err(crate::Error::Invalid(_))),
+            "{refused:?}"
+        );
+    }
     guard.step_not_done("charge").await.unwrap();
     assert_eq!(info(&idempotency).await.open_step, None);
 }

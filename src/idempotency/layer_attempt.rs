@@ -141,6 +141,7 @@ impl LayerAttempt for IdempotencyGuard {
     }
 
     async fn whole_not_done(&self, step: &str) -> Result<(), Error> {
+        check_any_step(step)?;
         let running = self.enter_any(step)?;
         self.not_done(&running).await
     }

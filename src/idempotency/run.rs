@@ -124,6 +124,7 @@ impl Idempotency {
                     },
                 }
             }
+            self.core.lanes.check_open()?;
             let params = self.ask(key, fingerprint, before);
             match self.once(pool, &attempts.run, &params, &mut work).await {
                 Ok(Ran::Done(outcome)) => {

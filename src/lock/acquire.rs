@@ -319,7 +319,7 @@ impl Lock {
             let acquired = core.lanes.answer(reply).await?;
             // The session may have ended meanwhile: then the lock is not held, and another session gets it.
             let ended = session.is_some_and(|session| !session.grant.is_held());
-            if !ended || give_up.has_passed() {
+            if !ended || give_up.has_passed() || matches!(acquired, AcquireAnswer::Not(_)) {
                 return Ok(acquired);
             }
         }

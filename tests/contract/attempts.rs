@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, RecordError, RecordFilter, RecordState, Rowlock, Scope};
-use rowlock_test::{Db, begin, begin_new, lapse, on_every_engine, outcome, request, take_over};
+use rowlock_test::{
+    Db, begin, begin_new, lapse, on_every_engine, on_tx, outcome, request, take_over,
+};
 
 /// A lease, short enough to wait for its end.
 const SHORT: Duration = Duration::from_secs(2);
@@ -138,7 +140,10 @@ on_every_engine! {
         guard.complete(&outcome("done")).await.unwrap();
         let step = guard.step("charge", async { Ok::<_, Error>(7) }).await;
         let too_large = guard.complete(&outcome("larger")).await;
-        for again in [guard.complete(&outcome("else")).await, too_large, guard.release().await, step.map(drop)] {
+        let mut tx = db.begin().await;
+        let in_tx = on_tx!(&mut tx, tx => guard.complete_in(tx, &outcome("larger")).await);
+        tx.release().await;
+        for again in [guard.complete(&outcome("else")).await, too_large, in_tx, guard.release().await, step.map(drop)] {
             let error = again.unwrap_err();
             assert!(matches!(error, Error::Superseded { .. }), "{error}");
             assert!(error.to_string().contains("has ended before"), "{error}");

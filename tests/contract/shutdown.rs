@@ -4,7 +4,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rowlock::{Begun, Error, Fingerprint, Name, Outcome, Scope, Subject, Unfinished};
-use rowlock_test::{Db, loss, on_app, on_every_engine, queue_is, queue_of, release, renewed, take};
+use rowlock_test::{
+    App, Db, loss, on_app, on_every_engine, queue_is, queue_of, release, renewed, take,
+};
 use tokio::sync::oneshot;
 
 /// Longer than anything here takes.
@@ -58,6 +60,27 @@ on_every_engine! {
             // It may be called again.
             assert!(rowlock.shutdown(LONG).await.is_empty());
         }
+    }
+
+    async fn what_comes_later_needs_no_connection_to_hear_it(db: &Db) {
+        let rowlock = db.rowlock().await;
+        let tokens = rowlock.form_tokens();
+        let token = tokens.issue("me").await.unwrap();
+        rowlock.shutdown(LONG).await;
+        let app = App::connect(&db.url, 1).await;
+        let kept = app.begin().await;
+        let refused: Result<_, Error> = on_app!(&app, pool => {
+            rowlock.idempotency().run_in_tx(pool, Scope("me").key("k"), Fingerprint::of("request"), async |_| {
+                Outcome::json(&"done")
+            }).await
+        });
+        let form: Result<_, Error> = on_app!(&app, pool => {
+            let token = Scope("me").key(token.as_str());
+            tokens.submit(pool, token, Fingerprint::of("form"), async |_| Outcome::json(&"done")).await
+        });
+        assert!(matches!(refused, Err(Error::ShutDown { .. })), "{refused:?}");
+        assert!(matches!(form, Err(Error::ShutDown { .. })), "{form:?}");
+        kept.release().await;
     }
 
     async fn a_guard_that_is_left_is_reported_and_stays_good(db: &Db) {

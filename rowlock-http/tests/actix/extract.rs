@@ -26,13 +26,13 @@ use tracing::Span;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::framework::serve_app;
-use crate::server::{Place, Server, over_a_socket, send};
+use crate::server::{OPERATION, Place, Server, over_a_socket, send};
 
 type Routes = fn(IdempotencyLayer, Idempotency, &mut web::ServiceConfig);
 
 async fn server(routes: Routes) -> Server {
     let set = |layer: IdempotencyLayer| layer.required(false);
-    let place = Place::new(|records| records, set, Duration::from_secs(1)).await;
+    let place = Place::new(|records| records, set, OPERATION).await;
     let (layer, records) = (place.layer.clone(), place.rowlock.idempotency());
     let routes = move |_: &_, config: &mut _| routes(layer.clone(), records.clone(), config);
     let serving = serve_app(&place.shop, routes).await;
@@ -225,7 +225,7 @@ over_a_socket! {
     async fn a_body_that_nobody_reads_on_is_dropped() {
         // The layer looks for the key in the body. So a request that has none passes through the layer's tasks, too.
         let set = |layer: IdempotencyLayer| layer.required(false).key_in_json("$.id");
-        let place = Place::new(|records| records, set, Duration::from_secs(1)).await;
+        let place = Place::new(|records| records, set, OPERATION).await;
         let layer = place.layer.clone();
         let bodies = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&bodies);

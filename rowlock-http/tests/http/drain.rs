@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::RecordState;
-use rowlock_http::{Doing, IdempotencyLayer, ServerError};
+use rowlock_http::{Doing, IdempotencyLayer, Left, ServerError};
 use rowlock_test::{eventually, take};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -104,16 +104,20 @@ over_a_socket! {
             let keys: Vec<String> = (0..100).map(|key| format!("k{key:02}")).collect();
             let ask = |key: &String| tokio::spawn(send(server.pay(key, "wait")));
             let running: Vec<_> = keys.iter().map(ask).collect();
-            eventually("the effects", || async { server.effects().await == 100 }).await;
+            let effects = async || {
+                assert!(running.iter().all(|answer| !answer.is_finished()), "an answer without an effect");
+                server.effects().await == 100
+            };
+            eventually("the effects", effects).await;
             let limit = Duration::from_secs(3);
             let left = tokio::time::timeout(limit, layer.drain(limit)).await.expect("in time");
             assert_eq!(left.len(), 100);
-            let mut named: Vec<_> = left
-                .iter()
-                .map(|left| (left.doing, left.record.as_ref().unwrap().to_string()))
-                .collect();
-            named.sort_unstable_by(|one, other| one.1.cmp(&other.1));
-            let all = keys.iter().map(|key| (Doing::Running, format!("{key:?} of \"http:ann\"")));
+            // On a busy machine some of them are still giving up.
+            let was_cut = |left: &Left| left.was_cut && matches!(left.doing, Doing::Running | Doing::GivingUp);
+            assert!(left.iter().all(was_cut), "{left:?}");
+            let mut named: Vec<_> = left.iter().map(|left| left.record.as_ref().unwrap().to_string()).collect();
+            named.sort_unstable();
+            let all = keys.iter().map(|key| format!("{key:?} of \"http:ann\""));
             assert!(named.into_iter().eq(all), "{left:?}");
             for answer in running {
                 answer.await.unwrap().is_problem(503, "stopping");

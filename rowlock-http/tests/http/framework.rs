@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::server::{Place, Server};
+use crate::server::{OPERATION, Place, Server};
 use crate::shop::{Shop, handle};
 
 /// It serves until it is told to stop, or for ever when that is dropped with the test.
@@ -53,7 +53,7 @@ impl Default for Run {
     fn default() -> Self {
         Self {
             hyper: Hyper::AsAxumHasIt,
-            timeout: Duration::from_secs(1),
+            timeout: OPERATION,
         }
     }
 }

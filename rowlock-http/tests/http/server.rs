@@ -28,6 +28,9 @@ macro_rules! over_a_socket {
 }
 pub(crate) use over_a_socket;
 
+/// The longest time of an operation. On a busy machine a hundred claims may take seconds.
+pub(crate) const OPERATION: Duration = Duration::from_secs(10);
+
 pub(crate) const DOCS: &str = "https://docs.rs/rowlock-http/latest/rowlock_http/index.html";
 
 pub(crate) struct Server {
@@ -119,7 +122,7 @@ impl Server {
         records: impl FnOnce(Idempotency) -> Idempotency,
         set: impl FnOnce(IdempotencyLayer) -> IdempotencyLayer,
     ) -> Self {
-        let place = Place::new(records, set, Duration::from_secs(1)).await;
+        let place = Place::new(records, set, OPERATION).await;
         let serving = framework::serve(place.layer.clone(), &place.shop).await;
         place.at(serving)
     }

@@ -137,6 +137,32 @@ async fn a_waiter_looks_more_and_more_seldom() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_schema_does_not_let_a_search_forget_it_does_not_try_again() {
+    let (_alone, db, rowlock) = client().await;
+    let owner = rowlock.owner().named("o");
+    let other = rowlock.lock("other").acquire().await.unwrap();
+    let _own = rowlock.lock("own").owner(&owner).acquire().await.unwrap();
+    let lock = rowlock.lock("other").owner(&owner);
+    let waits = tokio::spawn(async move { lock.acquire().await });
+    let told = async || {
+        db.number("SELECT COUNT(*) FROM rowlock_waiting_owner")
+            .await
+            == 1
+    };
+    rowlock_test::eventually("what it holds is told", told).await;
+    db.execute("ALTER TABLE rowlock_waiting_owner RENAME COLUMN grant_id TO lost")
+        .await;
+    drop(other);
+    drop(waits.await.unwrap().unwrap());
+    let tries = || recorded("rowlock_statement_seconds", &[("verb", "deadlocks")]).len();
+    rowlock_test::eventually("it tries", async || tries() > 0).await;
+    let before = tries();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let since = tries() - before;
+    assert!(since <= 2, "{since} tries");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_becomes_of_a_request_is_counted() {
     let (_alone, db, rowlock) = client().await;
     let idempotency = rowlock.idempotency().max_attempts(1);

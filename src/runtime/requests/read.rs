@@ -50,7 +50,7 @@ impl<const WHOLE: bool> Request for Read<WHOLE> {
     }
 
     fn settle(task: Task<Self>, row: Self::Outcome, _: AnswerTime) -> Next {
-        if let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
+        if !WHOLE && let Some(bytes) = row.as_ref().and_then(RecordRow::left_behind) {
             let head = JobHead { bytes, ..task.head };
             let Self { key, reply } = task.request;
             let request = Read::<true> { key, reply };

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::Queue;
 use super::seat::{Seat, SeatEnd};
 use crate::model::Moment;
+use crate::runtime::base::wait_log::WaitLog;
 use crate::runtime::batch::link::Link;
 use crate::store::verbs::Store;
 use crate::store::verbs::deadlock::cycle;
@@ -27,6 +28,7 @@ pub(super) struct Search {
     looked: Option<Moment>,
     /// The circles of the last look, by the waiter of this client.
     seen: HashMap<Uuid, Vec<Uuid>>,
+    log: WaitLog,
 }
 
 impl Search {
@@ -40,16 +42,26 @@ impl Search {
         })
     }
 
-    /// Looks for circles, and has the database forget the waits that are over, also when the look fails.
+    /// Looks for circles, and has the database forget the waits that are over, also when the look fails. A schema in
+    /// which neither works is logged: without a search, waits go on.
     pub(super) async fn turn(
         &mut self,
         link: &mut Link,
         queue: &Queue,
-        all: &[(LookParams, Arc<Seat>)],
+        (all, target): (&[(LookParams, Arc<Seat>)], &str),
     ) -> Result<(), Fault> {
         let looked = self.look(link, all).await;
         let forgotten = Self::forget(link, queue).await;
-        looked.and(forgotten)
+        match looked.and(forgotten) {
+            Err(fault) if fault.kind.is_of_schema() => {
+                self.log.trouble(
+                    &"a search for deadlocks",
+                    &format_args!("{target}: {fault}"),
+                );
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Looks for circles, if that is due.
@@ -82,10 +94,12 @@ impl Search {
             seen.insert(id, waiters);
         }
         self.seen = seen;
+        self.log.over(&"a search for deadlocks");
         Ok(())
     }
 
-    /// The waits that are over are forgotten in the database.
+    /// The waits that are over are forgotten in the database. (What this schema does not let it remove, the cleaner
+    /// does.)
     async fn forget(link: &mut Link, queue: &Queue) -> Result<(), Fault> {
         let over = std::mem::take(&mut queue.state().forget);
         if over.is_empty() {
@@ -94,7 +108,9 @@ impl Search {
         let timeout = link.operation_timeout();
         let forget = async |store: &mut dyn Store| store.deadlock_forget(&over).await;
         let forgotten = link.run("deadlocks", timeout, forget).await;
-        if forgotten.is_err() {
+        if let Err(fault) = &forgotten
+            && !fault.kind.is_of_schema()
+        {
             queue.state().forget.extend(over);
         }
         forgotten

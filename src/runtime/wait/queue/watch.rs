@@ -65,7 +65,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
         }
         let done = match look(&mut link, queue, (&all, began), &mut seen).await {
             // A search that fails ends no wait.
-            Ok(()) => search.turn(&mut link, queue, &all).await,
+            Ok(()) => search.turn(&mut link, queue, (&all, target)).await,
             Err(fault) => {
                 if fault.kind.is_of_schema() {
                     // Those who wait hear what those hear who come now.
