@@ -94,7 +94,8 @@ async fn what_happens_to_locks_is_counted() {
 async fn a_waiter_is_in_the_queue_until_it_has_waited() {
     let (_alone, _db, rowlock) = client().await;
     let held = rowlock.lock("q").acquire().await.unwrap();
-    let lock = rowlock.lock("q");
+    // Without a cohort.
+    let lock = rowlock.lock("q").max_hold(TTL);
     let (waited, ()) = tokio::join!(lock.acquire(), async {
         rowlock_test::eventually("it waits", async || {
             gauge("rowlock_queue_waiters", &[]) > 0.5
