@@ -11,16 +11,13 @@ use super::{Held, Lock, TryAcquire};
 use crate::model::bounds::{
     MAX_WAIT, MIN_TTL, check_holder, check_linger, check_ttl, check_wait, within,
 };
-use crate::model::{Busy, Error, InvalidError, Moment, Name, Subject};
+use crate::model::{Busy, Error, InvalidError, Moment, Name};
 use crate::runtime::base::meter::Since;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::base::{backoff, meter, spans};
 use crate::runtime::requests::join::JoinAnswer;
 use crate::runtime::requests::take::{AcquireAnswer, Take};
-use crate::store::verbs::Store;
 use crate::store::verbs::lease::{FOR_EVER, TakeParams};
-use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::PassWhy;
 use crate::transaction::is_alone_in;
 
 impl Lock {
@@ -232,7 +229,7 @@ impl Lock {
                 JoinAnswer::Held(guard) => return Ok(AcquireAnswer::Held(guard)),
                 // Perhaps all waiters are dead. They would be in the way until somebody waits.
                 JoinAnswer::Full(busy) if busy.waiters > 0 && !is_passed_on => {
-                    self.pass_on(name).await?;
+                    self.core.pass_on(name, self.kind()).await?;
                     is_passed_on = true;
                 }
                 JoinAnswer::Full(busy) => return Ok(AcquireAnswer::Not(busy)),
@@ -248,19 +245,6 @@ impl Lock {
                 }
             }
         }
-    }
-
-    /// Grants the name to its first waiters, if it is orphaned.
-    async fn pass_on(&self, name: &Name) -> Result<(), Error> {
-        let (why, has_permits) = (PassWhy::Orphaned, self.kind().has_permits());
-        let head = self.core.lanes.wish(Subject::Lock(name.clone()), "pass on");
-        let name = name.clone();
-        let pass =
-            async move |store: &mut dyn Store| pass_any(store, &name, why, has_permits).await;
-        if let Some(passed) = self.core.lanes.run(head, pass).await? {
-            self.core.queue.all_passed(&passed.next);
-        }
-        Ok(())
     }
 
     /// Enters a lease that the owner holds, or asks for one. Tasks of one owner ask one after the other.

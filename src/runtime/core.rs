@@ -23,9 +23,12 @@ use super::wait::cohort::Cohorts;
 use super::wait::queue::Queue;
 use super::wait::single_flight::SingleFlight;
 use super::wait::waiters::Waiters;
-use crate::model::{Engine, Error, Moment, Name, RecordKey};
+use crate::model::{Engine, Error, Kind, Moment, Name, RecordKey, Subject};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::engines::Driver;
+use crate::store::verbs::Store;
+use crate::store::verbs::permit::pass_any;
+use crate::store::verbs::queue::PassWhy;
 use crate::store::verbs::record_row::RecordRow;
 
 /// A running client. The parts hold each other where they need each other; nothing in them knows the whole.
@@ -103,6 +106,20 @@ impl Core {
         let progress = self.lanes.progress();
         let read = |reply| Read::task(key, progress, reply);
         self.lanes.answer(read).await
+    }
+
+    /// Grants a free name to its first waiters, unless its row is locked. If it fails, a waiter finds the name free a
+    /// little later, and passes it on.
+    pub(crate) async fn pass_on(&self, name: &Name, kind: Kind) -> Result<(), Error> {
+        let (why, has_permits) = (PassWhy::Orphaned, kind.has_permits());
+        let head = self.lanes.wish(Subject::Lock(name.clone()), "pass on");
+        let name = name.clone();
+        let pass =
+            async move |store: &mut dyn Store| pass_any(store, &name, why, has_permits).await;
+        if let Some(passed) = self.lanes.run(head, pass).await? {
+            self.queue.all_passed(&passed.next);
+        }
+        Ok(())
     }
 
     /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer

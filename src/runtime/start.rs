@@ -51,10 +51,10 @@ impl Core {
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
         let target: Arc<str> = connector.target().into();
         let waiters = Arc::new(Waiters::default());
-        let (way, tasks) = (Arc::default(), Tasks::default());
+        let (endpoints, tasks) = (Arc::default(), Tasks::default());
         let division = division::<C>(&settings);
         let spare = Arc::new(Spare::new(division.spare));
-        let mut first = Link::new(connector, settings.operation_timeout, &way);
+        let mut first = Link::new(connector, settings.operation_timeout, &endpoints);
         first.keep(true);
         let beside = Beside::of(&first, division.sharing);
         let new_lane = new_lane::<C>(&target);
@@ -96,7 +96,7 @@ impl Core {
 
         let lanes = Lanes::new(
             channels,
-            Arc::clone(&way),
+            Arc::clone(&endpoints),
             (Arc::clone(&target), settings.operation_timeout),
             C::CAPABILITIES.one_writer,
             tasks.clone(),

@@ -1,9 +1,9 @@
 //! The application's transactions: the pools that begin them, the calls in them, and retrying them.
 
 mod commit_failure;
+mod commit_hint;
 mod connection;
 mod context;
-mod ended_here;
 mod open;
 mod pool;
 mod retry;

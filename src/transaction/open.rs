@@ -17,7 +17,7 @@ use crate::runtime::upkeep::known_rows::KnownRows;
 use crate::store::driver::connector::Connector;
 use crate::store::driver::engines::{Driver, SupportedDatabase};
 use crate::store::driver::fault_error::commit_unknown;
-use crate::store::driver::writers::WriteTurn;
+use crate::store::driver::write_turn::WriteTurn;
 use crate::store::verbs::TxStore;
 use crate::store::verbs::in_tx::InTxStore as _;
 

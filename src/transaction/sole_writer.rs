@@ -1,6 +1,6 @@
 //! A transaction that has its whole database for itself, because the database has one writer at a time (SQLite).
 //!
-//! The transactions of this process that rowlock begins take [turns](crate::store::driver::writers). Code that runs in
+//! The transactions of this process that rowlock begins take [turns](crate::store::driver::write_turn). Code that runs in
 //! such a transaction can ask whether it would wait for that transaction.
 
 use std::iter;
@@ -15,7 +15,7 @@ use super::pool::connector;
 use crate::model::{Error, InvalidError, Moment};
 use crate::store::driver::connector::Connector;
 use crate::store::driver::engines::SupportedDatabase;
-use crate::store::driver::writers::{WriteTurn, Writers};
+use crate::store::driver::write_turn::{WriteTurn, Writers};
 
 /// A database that a transaction has for itself.
 #[derive(Clone)]

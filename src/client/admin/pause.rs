@@ -8,8 +8,6 @@ use crate::model::bounds::{check_by, check_pause, check_why};
 use crate::model::{Error, Kind, Name, PauseInfo, Subject};
 use crate::store::verbs::Store;
 use crate::store::verbs::pause::{PauseParams, PauseRow};
-use crate::store::verbs::permit::pass_any;
-use crate::store::verbs::queue::PassWhy;
 
 impl Admin<'_> {
     /// Pauses `name`: from now on nobody is granted it, for `time` (100 ms to 366 days), or until it is
@@ -25,9 +23,8 @@ impl Admin<'_> {
     ///   may still confirm, within 2 s.
     /// - Tasks of one client that [wait together](crate::Lock::acquire) may hand on a lease that one of them holds, in
     ///   memory, until 50 ms after their client was granted it. A lease that [lingers](crate::Lock::linger) is called
-    ///   back, as by a waiter: at once where the server tells its clients (PostgreSQL), and otherwise by the next
-    ///   look, of which there are up to ten in a second. (If the server's word is lost, a look each second finds it.)
-    ///   Until then, tasks of its client may take it.
+    ///   back, as by a waiter, by the next look of its client: there are up to ten in a second. Until then, tasks of
+    ///   its client may take it.
     /// - A name that was never used becomes that of a lock. The row of a paused name is not removed, neither by the
     ///   cleaner nor by [`forget`](Self::forget).
     ///
@@ -177,18 +174,10 @@ impl Admin<'_> {
         Ok(row.and_then(|row| Some((*row.pause?, row.kind.unwrap_or(Kind::Lock)))))
     }
 
-    /// Grants a free name to its first waiters, and wakes who waits for it here. If it fails, a waiter finds the name
-    /// free a little later, and passes it on.
+    /// Grants a free name to its first waiters, and wakes who waits for it here.
     pub(super) async fn pass_on(self, name: &Name, kind: Kind) {
-        let core = self.core();
-        let (why, has_permits) = (PassWhy::Orphaned, kind.has_permits());
-        let head = core.lanes.wish(Subject::Lock(name.clone()), "pass on");
-        let free = name.clone();
-        let pass =
-            async move |store: &mut dyn Store| pass_any(store, &free, why, has_permits).await;
-        if let Ok(Some(passed)) = core.lanes.run(head, pass).await {
-            core.queue.all_passed(&passed.next);
-        }
-        core.waiters.freed(name);
+        // A waiter finds the name free, too.
+        let _ = self.core().pass_on(name, kind).await;
+        self.core().waiters.freed(name);
     }
 }

@@ -9,11 +9,11 @@ use tokio::select;
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
 use super::alone::alone;
+use super::endpoints::Endpoints;
 use super::head::{JobHead, Manner, Progress};
 use super::job::{Job, Reply};
 use super::lanes::{LaneHandle, Message, Report};
 use super::slow::{Order, SlowOp};
-use super::way::Way;
 use crate::model::{Error, Moment, Name, Subject, Unfinished};
 use crate::runtime::base::backoff;
 use crate::runtime::base::tasks::{TaskKind, Tasks};
@@ -41,7 +41,7 @@ pub(crate) struct Lanes {
     slow: mpsc::UnboundedSender<Order>,
     /// One cleaning runs at a time: several could delay a list or a forced release for long.
     cleaning: Arc<tokio::sync::Mutex<()>>,
-    way: Arc<Way>,
+    endpoints: Arc<Endpoints>,
     pub(crate) target: Arc<str>,
     pub(crate) operation_timeout: Duration,
     one_writer: bool,
@@ -73,7 +73,7 @@ impl Lanes {
     /// `one_writer`: the database has one writer at a time.
     pub(crate) fn new(
         channels: Channels,
-        way: Arc<Way>,
+        endpoints: Arc<Endpoints>,
         (target, operation_timeout): (Arc<str>, Duration),
         one_writer: bool,
         tasks: Tasks,
@@ -84,7 +84,7 @@ impl Lanes {
             aside,
             slow,
             cleaning: Arc::default(),
-            way,
+            endpoints,
             target,
             operation_timeout,
             one_writer,
@@ -170,12 +170,12 @@ impl Lanes {
     /// What the answers of the database pass through.
     #[cfg(feature = "testing")]
     pub(crate) fn gate(&self) -> &super::gate::Gate {
-        &self.way.gate
+        &self.endpoints.gate
     }
 
     /// Why the last connection could not be made; `None` when it was made, or when no server answered.
     pub(crate) fn unreachable(&self, doing: &'static str) -> Option<Error> {
-        let fault = self.way.refusal()?;
+        let fault = self.endpoints.refusal()?;
         Some(fault.into_error(doing, &self.target))
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::endpoints::{Dialer, Endpoints, dial_each};
 use super::job::Batch;
 use super::slot::{Cuts, Made, PATIENCE, Precedence, Slot};
-use super::way::{Dialer, Way, dial_each};
 use crate::model::Moment;
 use crate::runtime::base::meter;
 use crate::runtime::base::meter::Since;
@@ -26,7 +26,7 @@ use crate::store::verbs::queue::Listener;
 pub(crate) struct Link {
     dialer: Arc<dyn Dialer>,
     operation_timeout: Duration,
-    way: Arc<Way>,
+    endpoints: Arc<Endpoints>,
     slot: Arc<Slot>,
     is_urgent: bool,
     /// Of an urgent link, from the moment that it has something to send.
@@ -49,22 +49,27 @@ impl Link {
     pub(crate) fn new(
         connector: impl Connector,
         operation_timeout: Duration,
-        way: &Arc<Way>,
+        endpoints: &Arc<Endpoints>,
     ) -> Self {
         let dialer = Arc::new(connector);
-        Self::to(dialer, operation_timeout, Arc::clone(way), Arc::default())
+        Self::to(
+            dialer,
+            operation_timeout,
+            Arc::clone(endpoints),
+            Arc::default(),
+        )
     }
 
     fn to(
         dialer: Arc<dyn Dialer>,
         operation_timeout: Duration,
-        way: Arc<Way>,
+        endpoints: Arc<Endpoints>,
         slot: Arc<Slot>,
     ) -> Self {
         Self {
             dialer,
             operation_timeout,
-            way,
+            endpoints,
             slot,
             is_urgent: false,
             precedence: None,
@@ -86,8 +91,8 @@ impl Link {
     }
 
     fn with(&self, slot: Arc<Slot>) -> Self {
-        let (dialer, way) = (Arc::clone(&self.dialer), Arc::clone(&self.way));
-        Self::to(dialer, self.operation_timeout, way, slot)
+        let (dialer, endpoints) = (Arc::clone(&self.dialer), Arc::clone(&self.endpoints));
+        Self::to(dialer, self.operation_timeout, endpoints, slot)
     }
 
     /// The same link, which others that share its connection must not keep waiting.
@@ -189,15 +194,15 @@ impl Link {
     async fn make(&self) -> Result<Made, Fault> {
         let dialed = timeout(
             self.operation_timeout,
-            self.way.call(dial_each(
+            self.endpoints.call(dial_each(
                 &*self.dialer,
                 self.operation_timeout,
-                &self.way.turn,
+                &self.endpoints.turn,
             )),
         )
         .await;
         let dialed = dialed.unwrap_or_else(|_| Err(Fault::timed_out()));
-        self.way.dialed(&dialed);
+        self.endpoints.dialed(&dialed);
         let connection = dialed?;
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         self.slot.number.store(number, Ordering::Relaxed);
@@ -215,8 +220,8 @@ impl Link {
     /// A connection to the server that was found last, which hears the news of a session. `None`: as in
     /// [`Connector::listen`].
     pub(crate) async fn listen(&self, session: Uuid) -> Result<Option<Box<dyn Listener>>, Fault> {
-        let server = self.way.turn.load(Ordering::Relaxed) % self.dialer.servers();
-        let dialed = self.way.call(self.dialer.listen(server, session));
+        let server = self.endpoints.turn.load(Ordering::Relaxed) % self.dialer.servers();
+        let dialed = self.endpoints.call(self.dialer.listen(server, session));
         let made = timeout(self.operation_timeout, dialed).await;
         made.unwrap_or_else(|_| Err(Fault::timed_out()))
     }
@@ -311,7 +316,7 @@ impl Link {
             asked.elapsed()
         };
         let left = bound.saturating_sub(waited.min(bound / 2));
-        let working = timeout(left, self.way.call(work(&mut *made.connection)));
+        let working = timeout(left, self.endpoints.call(work(&mut *made.connection)));
         let lent = self.slot.unless_cut(patience, working).await;
         self.cuts.note(lent.is_none());
         self.precedence = None;

@@ -1,6 +1,7 @@
 //! Group commit: jobs, and the lanes that send them in batches.
 
 pub(crate) mod alone;
+pub(crate) mod endpoints;
 #[cfg(feature = "testing")]
 pub(crate) mod gate;
 pub(crate) mod handle;
@@ -12,4 +13,3 @@ pub(crate) mod request_batch;
 mod slot;
 pub(crate) mod slow;
 pub(crate) mod spare;
-pub(crate) mod way;

@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::select;
 
 use super::*;
-use crate::runtime::batch::way::Way;
+use crate::runtime::batch::endpoints::Endpoints;
 use crate::store::postgres::Postgres;
 use crate::store::sqlite::Sqlite;
 
@@ -15,8 +15,8 @@ const SOON: Duration = Duration::from_millis(100);
 
 fn link(dir: &tempfile::TempDir) -> Link {
     let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
-    let way: Arc<Way> = Arc::default();
-    Link::new(Sqlite::from_url(&url).unwrap(), PATIENCE, &way)
+    let endpoints: Arc<Endpoints> = Arc::default();
+    Link::new(Sqlite::from_url(&url).unwrap(), PATIENCE, &endpoints)
 }
 
 async fn version(link: &mut Link, bound: Duration) -> Result<Option<i64>, Fault> {

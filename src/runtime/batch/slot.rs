@@ -65,7 +65,7 @@ pub(super) struct Made {
     pub(super) used: Moment,
 }
 
-/// The connection of a slot, or nothing, while a link has it.
+/// Exclusive access to the connection of a slot; `None` before it is made.
 pub(super) type ConnectionLock<'a> = MutexGuard<'a, Option<Made>>;
 
 impl Default for Slot {

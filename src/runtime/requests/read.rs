@@ -9,7 +9,8 @@ use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record_row::RecordRow;
 
-/// A record, with an outcome that fits into its share. `WHOLE`: one whose outcome did not, with all of it.
+/// Reads a record, with an outcome that fits into its share. `WHOLE`: with the whole outcome, which a first read has
+/// left out.
 #[derive(Debug)]
 pub(crate) struct Read<const WHOLE: bool = false> {
     key: RecordKey,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::capabilities::Capabilities;
 use super::origin::{Current, Password};
 use super::request::RequestLimit;
-use super::writers::Writers;
+use super::write_turn::Writers;
 use crate::model::{Error, InvalidError};
 use crate::store::verbs::Store;
 use crate::store::verbs::fault::Fault;

@@ -14,4 +14,4 @@ pub(crate) mod origin;
 pub(crate) mod request;
 pub(crate) mod servers;
 pub(crate) mod url;
-pub(crate) mod writers;
+pub(crate) mod write_turn;

@@ -275,7 +275,7 @@ impl QueueStore for MySqlConnection {
         Ok(())
     }
 
-    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+    async fn queue_recall_due(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
         let rows = in_one_transaction(self, &fill(AWAITED, &[quoted(&json::names(names))])).await?;
         let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| row.try_get(0)).collect();
         Ok(Name::all_of(&names?))

@@ -238,7 +238,7 @@ impl RecordStore for MySqlConnection {
                     let finished = self.record_ended(ends, &ended).await;
                     return Ok((finished?, claimed));
                 }
-                // The claims of others keep back no end.
+                // A conflict over a claim must not delay the ends: they go apart.
                 Err(fault) if matches!(fault.kind, FaultKind::Deadlock | FaultKind::Conflict) => {}
                 Err(fault) => return Err(fault),
                 Ok(None) => {}
@@ -250,7 +250,7 @@ impl RecordStore for MySqlConnection {
     }
 }
 
-/// The fault of a request after which others are `done`.
+/// The fault, and that it came after requests which are `done`.
 fn after<T>(done: &[T], fault: Fault) -> Fault {
     if done.is_empty() {
         fault

@@ -128,7 +128,7 @@ impl QueueStore for PgConnection {
             .await?)
     }
 
-    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+    async fn queue_recall_due(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
         let names: Vec<_> = names.iter().map(Name::as_bytes).collect();
         let awaited: Vec<Vec<u8>> = query_scalar(AWAITED).bind(names).fetch_all(self).await?;
         Ok(Name::all_of(&awaited))

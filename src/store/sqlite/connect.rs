@@ -19,7 +19,7 @@ use crate::store::driver::connector::{Connection, Connector, VerbCall};
 use crate::store::driver::origin::Current;
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::url;
-use crate::store::driver::writers::Writers;
+use crate::store::driver::write_turn::Writers;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 

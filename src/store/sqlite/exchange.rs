@@ -8,7 +8,7 @@ use sqlx::SqliteConnection;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
 use super::lease_text::{Done, release_all, take_all};
 use crate::model::FaultKind;
-use crate::store::driver::{json, writers};
+use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::TakeParams;
 use crate::store::verbs::release::ReleaseParams;
@@ -31,7 +31,7 @@ pub(super) async fn exchange(
     releases: &[ReleaseParams],
     takes: &[TakeParams],
 ) -> Result<Done, Fault> {
-    let _turn = writers::turn().await;
+    let _turn = write_turn::turn().await;
     let exchanged = sqlx::query_as(EXCHANGE)
         .bind(json::releases(releases))
         .bind(json::takes(takes))

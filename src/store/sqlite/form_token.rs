@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::in_tx::{database, in_transaction};
-use crate::store::driver::writers;
+use crate::store::driver::write_turn;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::form_token::{FormTokenStore, TokenParams};
 use crate::store::verbs::in_tx::TxReply;
@@ -26,7 +26,7 @@ impl FormTokenStore for SqliteConnection {
             .bind(&*params.scope)
             .bind(&params.digest.as_bytes()[..])
             .bind(to_micros(params.ttl));
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         issue.execute(self).await?;
         Ok(())
     }

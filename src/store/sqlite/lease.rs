@@ -21,7 +21,7 @@ use super::lease_text::{Done, release_all, take_all};
 use super::lock_row::{read, row_columns, row_ends};
 use super::writing::in_a_transaction;
 use crate::model::Name;
-use crate::store::driver::{json, writers};
+use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::{LeaseStore, RenewOutcome, RenewParams, TakeOutcome, TakeParams};
 use crate::store::verbs::release;
@@ -116,7 +116,7 @@ impl LeaseStore for SqliteConnection {
     }
 
     async fn lease_renew(&mut self, all: &[RenewParams]) -> Result<Vec<RenewOutcome>, Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let kept: Vec<(Vec<u8>, i64)> = sqlx::query_as(RENEW)
             .bind(json::renewals(all))
             .fetch_all(self)
@@ -189,7 +189,7 @@ impl LeaseStore for SqliteConnection {
 }
 
 async fn grant(conn: &mut SqliteConnection, all: &[TakeParams]) -> Result<Done, sqlx::Error> {
-    let _turn = writers::turn().await;
+    let _turn = write_turn::turn().await;
     let [params] = all else {
         let granted = sqlx::query_as(TAKE).bind(NONE).bind(json::takes(all));
         return Ok(granted.fetch_all(conn).await?.into_iter().collect());
@@ -208,7 +208,7 @@ async fn grant(conn: &mut SqliteConnection, all: &[TakeParams]) -> Result<Done, 
 }
 
 async fn free(conn: &mut SqliteConnection, all: &[ReleaseParams]) -> Result<Done, sqlx::Error> {
-    let _turn = writers::turn().await;
+    let _turn = write_turn::turn().await;
     let [params] = all else {
         let freed = sqlx::query_as(RELEASE).bind(json::releases(all));
         return Ok(freed.fetch_all(conn).await?.into_iter().collect());

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use crate::model::{Kind, Name};
-use crate::store::driver::{json, writers};
+use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lock_row::{Forgot, LockRowStore, RowAction, end_of};
 use crate::store::verbs::row::{LockRow, Rows};
@@ -127,7 +127,7 @@ impl LockRowStore for SqliteConnection {
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let forget = sqlx::query(FORGET).bind(name.as_bytes());
         let removed = forget.execute(&mut *self).await?.rows_affected();
         let found = read(self, std::iter::once(name)).await?;
@@ -142,12 +142,12 @@ impl LockRowStore for SqliteConnection {
         let make = params == RowAction::Make;
         let mut found = read(self, std::iter::once(name)).await?;
         if found.is_empty() && make {
-            let _turn = writers::turn().await;
+            let _turn = write_turn::turn().await;
             make_row(self, name, Kind::Lock).await?;
             found = read(self, std::iter::once(name)).await?;
         }
         if make && found.values().any(LockRow::has_lapsed) {
-            let _turn = writers::turn().await;
+            let _turn = write_turn::turn().await;
             sqlx::query(FREE_LAPSED)
                 .bind(name.as_bytes())
                 .execute(&mut *self)

@@ -1,5 +1,5 @@
 //! SQLite: a JSON array carries a batch, and there is one writer at a time. So a verb that writes begins with
-//! [`turn`](crate::store::driver::writers::turn) or with [`in_a_transaction`](writing::in_a_transaction).
+//! [`turn`](crate::store::driver::write_turn::turn) or with [`in_a_transaction`](writing::in_a_transaction).
 
 mod clean;
 mod connect;

@@ -13,7 +13,7 @@ use super::quarantine::is_quarantined;
 use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name};
-use crate::store::driver::{json, writers};
+use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
@@ -132,7 +132,7 @@ impl QueueStore for SqliteConnection {
         &mut self,
         params: &ConfirmParams,
     ) -> Result<Option<ConfirmOutcome>, Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let count = if params.fences > 0 {
             let block = sqlx::query_scalar(BLOCK)
                 .bind(params.name.as_bytes())
@@ -189,7 +189,7 @@ impl QueueStore for SqliteConnection {
         Ok(looked)
     }
 
-    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
+    async fn queue_recall_due(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault> {
         let awaited: Vec<Vec<u8>> = sqlx::query_scalar(AWAITED)
             .bind(json::names(names))
             .fetch_all(self)

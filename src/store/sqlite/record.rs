@@ -9,7 +9,7 @@ use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 use super::quarantine::is_quarantined;
 use super::writing::durably;
 use crate::model::RecordKey;
-use crate::store::driver::{json, writers};
+use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::lease::RenewOutcome;
 use crate::store::verbs::record::{
@@ -140,7 +140,7 @@ impl RecordStore for SqliteConnection {
     }
 
     async fn record_renew(&mut self, all: &[KeepParams]) -> Result<Vec<RenewOutcome>, Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let renewed: Vec<KeyNumber> = sqlx::query_as(RENEW)
             .bind(json::keeps(all))
             .fetch_all(self)

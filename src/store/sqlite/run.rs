@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 use super::lock_row::row_ends;
 use super::writing::durably;
 use crate::model::Name;
-use crate::store::driver::writers;
+use crate::store::driver::write_turn;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::run::{KEPT, MOST, RunEnd, RunParams, RunRow, RunStore};
 use crate::store::verbs::time::to_micros;
@@ -108,7 +108,7 @@ impl RunStore for SqliteConnection {
     }
 
     async fn run_clean(&mut self, limit: u32) -> Result<(), Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let clean = sqlx::query(CLEAN).bind(limit).bind(to_micros(KEPT));
         clean.execute(self).await?;
         Ok(())

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::grant_rule::freed;
 use super::writing::in_a_transaction;
-use crate::store::driver::{json, writers};
+use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
     LeftBehind, OpenParams, SessionRenewed, SessionRow, SessionStore,
@@ -93,7 +93,7 @@ RETURNING id";
 #[async_trait]
 impl SessionStore for SqliteConnection {
     async fn session_open(&mut self, params: &OpenParams) -> Result<(), Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         sqlx::query(OPEN)
             .bind(params.id)
             .bind(&*params.holder)
@@ -108,7 +108,7 @@ impl SessionStore for SqliteConnection {
         id: Uuid,
         ttl: Duration,
     ) -> Result<Option<SessionRenewed>, Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let mut rows: Vec<SessionRenewed> = sqlx::query_as(RENEW)
             .bind(id)
             .bind(to_micros(ttl))
@@ -132,7 +132,7 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_reclaim(&mut self, left: &[LeftBehind]) -> Result<(), Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let left = json::left_behind(left);
         for step in [EXPIRE, FREE_NAMES] {
             sqlx::query(step).bind(&left).execute(&mut *self).await?;
@@ -154,13 +154,13 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_due(&mut self, most: u32) -> Result<Vec<Uuid>, Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         let due = sqlx::query_scalar(DUE).bind(most);
         Ok(due.fetch_all(self).await?)
     }
 
     async fn session_free(&mut self, id: Uuid, limit: i64) -> Result<(u64, u64), Fault> {
-        let _turn = writers::turn().await;
+        let _turn = write_turn::turn().await;
         Ok(free(self, id, limit).await?)
     }
 }

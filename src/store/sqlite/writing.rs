@@ -2,7 +2,7 @@
 
 use sqlx::{Connection, SqliteConnection};
 
-use crate::store::driver::writers;
+use crate::store::driver::write_turn;
 use crate::store::verbs::fault::Fault;
 
 /// Begins a transaction that has the write lock from its start.
@@ -13,7 +13,7 @@ pub(super) async fn in_a_transaction<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
-    let _turn = writers::turn().await;
+    let _turn = write_turn::turn().await;
     let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
     match work(&mut tx).await {
         Ok(done) => {

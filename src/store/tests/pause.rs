@@ -137,13 +137,13 @@ pub(crate) async fn a_paused_name_is_listed_and_calls_a_lease_back<P: Place>(pla
     assert_eq!(paused(&mut client).await, [b"a", b"c"]);
     assert_eq!(client.row("a").await.kind, Some(Kind::Lock));
     let all = ["a", "b", "c"].map(named);
-    let mut awaited = client.conn.queue_recalled(&all).await.unwrap();
+    let mut awaited = client.conn.queue_recall_due(&all).await.unwrap();
     awaited.sort();
     assert_eq!(awaited, [named("a"), named("c")]);
     client.resume("a").await;
     client.pause("c", Some(Duration::from_millis(1))).await;
     // (SQLite reports what is left of a pause a millisecond short: then it is still in force.)
-    while !client.conn.queue_recalled(&all).await.unwrap().is_empty() {}
+    while !client.conn.queue_recall_due(&all).await.unwrap().is_empty() {}
     assert!(paused(&mut client).await.is_empty());
     assert!(matches!(
         client.take("c").await,

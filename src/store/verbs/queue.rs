@@ -75,7 +75,7 @@ pub(crate) trait QueueStore {
     }
 
     /// Those of the names that have a waiter or are paused: a lease of them that lingers is called back.
-    async fn queue_recalled(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault>;
+    async fn queue_recall_due(&mut self, names: &[Name]) -> Result<Vec<Name>, Fault>;
 
     /// A number that changes with every commit of another connection. `None`: this engine has no such number.
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
@@ -282,7 +282,7 @@ pub(crate) enum News {
     Look,
     /// [`QueueStore::queue_test`].
     Test,
-    /// One of the others: this server does not tell which one.
+    /// One of the others. This server does not tell which one, so a look is due.
     Woken,
 }
 

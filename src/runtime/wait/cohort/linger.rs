@@ -3,8 +3,8 @@
 //! # What ends it
 //!
 //! - Nobody arrives in time.
-//! - *Somebody waits for the name*. Ten times a second the client looks at all names that linger, and calls back those
-//!   that have a waiter.
+//! - *Somebody waits for the name, or it is paused*. Ten times a second the client looks at all names that linger, and
+//!   calls those back.
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 

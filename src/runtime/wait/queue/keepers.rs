@@ -49,8 +49,8 @@ impl Keepers {
         self.has_any.load(Ordering::SeqCst)
     }
 
-    /// The names that may linger; `None`: there are no keepers any more. A name that a task has just now is one of
-    /// them: in steady use it lingers for moments only, and no look would meet one.
+    /// The names that may linger; `None`: there are no keepers any more. Names in use are among
+    /// them: in steady use a lease lingers for moments only, too briefly for a look.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
         let all = self.locked();
         if all.is_empty() {

@@ -1,4 +1,4 @@
-//! Looks whether another client waits for a lease that lingers here.
+//! Looks whether another client waits for a lease that lingers here, or whether its name is paused.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
         };
         for page in names.chunks(PAGE) {
             let page = page.to_vec();
-            let look = async move |store: &mut dyn Store| store.queue_recalled(&page).await;
+            let look = async move |store: &mut dyn Store| store.queue_recall_due(&page).await;
             let head = lanes.look(None, "look who waits");
             match lanes.run_aside(head, look).await {
                 Ok(awaited) => awaited

@@ -68,7 +68,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             Ok(()) => search.turn(&mut link, queue, (&all, target)).await,
             Err(fault) => {
                 if fault.kind.is_of_schema() {
-                    // Those who wait hear what those hear who come now.
+                    // Tasks that wait get the error that new callers get.
                     for (_, seat) in &all {
                         seat.tell(SeatEnd::Refused(fault.clone()));
                     }

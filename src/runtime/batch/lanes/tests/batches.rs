@@ -1,7 +1,7 @@
 //! The jobs of a batch, and the jobs of a failed batch.
 
 use super::*;
-use crate::runtime::batch::way::Way;
+use crate::runtime::batch::endpoints::Endpoints;
 use crate::store::driver::request::RequestLimit;
 
 #[tokio::test]
@@ -34,15 +34,15 @@ async fn what_breaks_the_connection_alone_is_put_off_from_the_second_time_on() {
 #[tokio::test]
 async fn an_acquire_waits_for_a_server_that_is_away() {
     let mut bench = Bench::new().await;
-    let way: Arc<Way> = Arc::default();
+    let endpoints: Arc<Endpoints> = Arc::default();
     let nowhere = bench.dir.path().join("nowhere").join("lane.db");
     let nowhere = Sqlite::from_url(&format!("sqlite:{}", nowhere.display())).unwrap();
-    bench.lane.link = Link::new(nowhere, PATIENCE, &way);
+    bench.lane.link = Link::new(nowhere, PATIENCE, &endpoints);
     let (take, mut outcome) = bench.take("a");
     bench.send(take);
     assert!(bench.lane.gather().await);
     let dialed = async {
-        while way.refusal().is_none() {
+        while endpoints.refusal().is_none() {
             tokio::task::yield_now().await;
         }
     };

@@ -187,5 +187,5 @@ impl Drop for LineWaiter<'_> {
 }
 
 #[cfg(test)]
-#[path = "writers_tests.rs"]
+#[path = "write_turn_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! The way to the servers of a client: dialing each in turn until one takes writes.
+//! The servers of a client: dialing each in turn until one takes writes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ impl<C: Connector> Dialer for C {
 
 /// How to reach the servers: shared by all links of a client.
 #[derive(Debug, Default)]
-pub(crate) struct Way {
+pub(crate) struct Endpoints {
     /// The server to try next.
     pub(super) turn: AtomicUsize,
     /// Why the last attempt to connect was refused, if it was.
@@ -68,7 +68,7 @@ pub(crate) struct Way {
     pub(crate) gate: super::gate::Gate,
 }
 
-impl Way {
+impl Endpoints {
     /// Runs a call on a connection, or makes one. (A test may hold the answer back.)
     pub(super) async fn call<T>(
         &self,
@@ -165,16 +165,16 @@ mod tests {
 
     #[test]
     fn what_the_last_dial_was_refused_for_is_told_and_silence_is_no_refusal() {
-        let way = Way::default();
+        let endpoints = Endpoints::default();
         let refused = || Fault::said(FaultKind::Disconnected, "connection refused");
-        way.dialed::<()>(&Err(refused()));
-        assert!(way.refusal().is_some());
+        endpoints.dialed::<()>(&Err(refused()));
+        assert!(endpoints.refusal().is_some());
         let silent = vec![(0, Fault::timed_out()), (1, Fault::timed_out())];
-        way.dialed::<()>(&Err(none_of(silent)));
-        assert!(way.refusal().is_none());
-        way.dialed::<()>(&Err(none_of(vec![(0, refused()), (1, Fault::timed_out())])));
-        assert!(way.refusal().is_some());
-        way.dialed(&Ok(()));
-        assert!(way.refusal().is_none());
+        endpoints.dialed::<()>(&Err(none_of(silent)));
+        assert!(endpoints.refusal().is_none());
+        endpoints.dialed::<()>(&Err(none_of(vec![(0, refused()), (1, Fault::timed_out())])));
+        assert!(endpoints.refusal().is_some());
+        endpoints.dialed(&Ok(()));
+        assert!(endpoints.refusal().is_none());
     }
 }
