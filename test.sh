@@ -177,12 +177,12 @@ else
   done
   group dialect --test dialect
   group http --test http --test actix --test metrics --test stripe --test prometheus
+  group console --test console --test browser
   join
   # Faults have times in them. What runs beside them has none, and gives way.
   beside fault
   yields="nice -n 10"
   group cli --test cli --test servers
-  group console --test console --test browser
   group examples --test sale --test inbox --test shop --test layer --test program
   group macros --test refused
   group benches --test race

@@ -44,9 +44,9 @@ impl Idempotent {
     ///
     /// Those of `work`, after a rollback: the attempt goes on, and the handler's response decides. The errors of
     /// [`complete_in`](Self::complete_in) and of [`Retry::run`](rowlock::Retry::run). After [`Error::CommitUnknown`]
-    /// the database decides: if the commit happened, a retry gets its response, whatever the handler returns. Otherwise
-    /// the handler's response decides, as after any error. So return the error, or another 5xx: then a retry runs the
-    /// handler again.
+    /// the database decides: if the commit happened, a retry gets its response, whatever the handler returns.
+    /// Otherwise the handler's response decides, as after any error. So return the error, or another 5xx: then a retry
+    /// runs the handler again.
     ///
     /// # Cancel safety
     ///

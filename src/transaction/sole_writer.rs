@@ -1,7 +1,7 @@
 //! A transaction that has its whole database for itself, because the database has one writer at a time (SQLite).
 //!
-//! The transactions of this process that rowlock begins take [turns](crate::store::driver::write_turn). Code that runs in
-//! such a transaction can ask whether it would wait for that transaction.
+//! The transactions of this process that rowlock begins take [turns](crate::store::driver::write_turn). Code that runs
+//! in such a transaction can ask whether it would wait for that transaction.
 
 use std::iter;
 use std::sync::Arc;

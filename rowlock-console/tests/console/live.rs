@@ -189,12 +189,13 @@ over_a_socket! {
         ];
         join_all(pages.map(async |(page, statements)| {
             let (proxy, _rowlock, server) = through(&db).await;
-            let mut eye = Eye::at(server.address, page).await;
-            // The first frame reads the runs of the job, too.
-            eye.next().await;
             // A renewal may be among them, a connection that is made, or a read that found no change.
             let mut requests = u32::MAX;
             for _ in 0..20 {
+                // A stream ends after a minute.
+                let mut eye = Eye::at(server.address, page).await;
+                // The first frame reads the runs of the job, too.
+                eye.next().await;
                 requests = requests.min(eye.five_frames(&proxy).await);
                 if requests / 5 <= statements {
                     break;
