@@ -136,6 +136,7 @@ group() { # group NAME ARGUMENT…: runs a group of tests
 # These mostly wait: for servers that start, and for time to pass. Others use the processors meanwhile.
 starts() { group galera --test galera; group cluster --test cluster; group settings --test settings; group first_hour --test first_hour; }
 fault() { group fault --test fault; }
+quick_ones() { group first_hour --test first_hour; group http --test http --test metrics; }
 beside() { # beside FUNCTION: runs groups in the background, in a process group of their own: the end of this script ends it
   set -m
   "$1" >"$dir/beside" 2>&1 &
@@ -160,14 +161,14 @@ printf '%-20s %7s %8.1f\n' build - "$((($(now) - began) / 100000))e-1" >>"$table
 
 group tidy --test tidy
 if [ $quick = 1 ]; then
+  beside quick_ones
   group unit --lib -- --skip mariadb --skip mysql
   group "contract, sqlite" --test contract -- sqlite::
   # shellcheck disable=SC2046 # a list of words
   group "contract, postgres" --test contract -- $(printf '%s::postgres:: ' exclusion fence pin queue queue_ends \
     queue_races attempts complete_in idempotency record_states run_in_tx sessions)
-  group first_hour --test first_hour
   group judges --test campaigns --test fault -- judge_
-  group http --test http --test metrics
+  join
 else
   beside starts
   group unit --lib --bins -- --skip store::
