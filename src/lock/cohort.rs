@@ -183,6 +183,13 @@ mod tests {
     use crate::client::Rowlock;
     use crate::model::Loss;
 
+    async fn client() -> (tempfile::TempDir, Rowlock) {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("a.db").display());
+        let rowlock = Rowlock::connect(&url).await.unwrap();
+        (dir, rowlock)
+    }
+
     async fn guard_of(lock: &Lock, name: &Name) -> Guard {
         match lock.ask(name).await.unwrap() {
             AcquireAnswer::Held(guard) => guard,
@@ -192,9 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lease_that_was_lost_before_its_turn_begins_is_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("a.db").display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let (_dir, rowlock) = client().await;
         let lock = rowlock.lock("a").wait(Duration::from_secs(20));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
@@ -214,9 +219,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lock_stays_in_its_session_when_fences_are_reserved_for_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("a.db").display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let (_dir, rowlock) = client().await;
         let lock = rowlock.lock("a").in_session();
         let lock = lock.linger(Duration::from_secs(1));
         let name = Name::new("a").unwrap();
@@ -231,9 +234,7 @@ mod tests {
 
     #[tokio::test]
     async fn reserved_fences_are_higher_than_all_that_were_granted_before() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("a.db").display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let (_dir, rowlock) = client().await;
         let lock = rowlock.lock("a").linger(Duration::from_mins(1));
         let guard = guard_of(&lock, &Name::new("a").unwrap()).await;
         let own = guard.grant().fence();
@@ -245,9 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_was_refused_takes_the_lease_that_lingers_since() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("a.db").display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let (_dir, rowlock) = client().await;
         let lock = rowlock.lock("a").linger(Duration::from_mins(1));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
@@ -277,9 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lease_that_is_called_back_leaves_no_task() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("a.db").display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let (_dir, rowlock) = client().await;
         let lock = rowlock.lock("a").linger(Duration::from_mins(1));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();
@@ -304,9 +301,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_task_that_asks_and_is_not_polled_stops_nobody() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}", dir.path().join("a.db").display());
-        let rowlock = Rowlock::connect(&url).await.unwrap();
+        let (_dir, rowlock) = client().await;
         let lock = rowlock.lock("a").wait(Duration::from_secs(20));
         let name = Name::new("a").unwrap();
         let cohort = lock.cohort(&name).unwrap();

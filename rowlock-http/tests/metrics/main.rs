@@ -105,7 +105,7 @@ async fn a_waiter_is_in_the_queue_until_it_has_waited() {
     });
     drop(waited.unwrap());
     assert!(gauge("rowlock_queue_waiters", &[]).abs() < 0.5);
-    // Nobody waits any more: the next one asks for the lock itself, not for a place.
+    // Nobody waits any more, so the next acquire asks for the lock, and joins no queue.
     let joins = || recorded("rowlock_statement_seconds", &[("verb", "join")]).len();
     let before = joins();
     drop(lock.acquire().await.unwrap());

@@ -99,7 +99,7 @@ impl HandOn for Cohort {
         let grant = guard.grant();
         let mut state = self.state();
         let now = Moment::now();
-        // If no task waits, nobody needs the delegate. It is dismissed now: its own task may be polled late.
+        // A delegate for which no task waits is dismissed now, since its own task may be polled late.
         let idle = state.idle_delegate();
         let CohortState { turn, waiting, .. } = &mut *state;
         let Some(turn) = turn.as_mut().filter(|turn| turn.is_of(grant.id)) else {

@@ -13,7 +13,6 @@ use uuid::Uuid;
 use super::Queue;
 use super::seat::{Seat, SeatEnd};
 use crate::model::Moment;
-use crate::runtime::base::wait_log::WaitLog;
 use crate::runtime::batch::link::Link;
 use crate::store::verbs::Store;
 use crate::store::verbs::deadlock::cycle;
@@ -28,7 +27,8 @@ pub(super) struct Search {
     looked: Option<Moment>,
     /// The circles of the last look, by the waiter of this client.
     seen: HashMap<Uuid, Vec<Uuid>>,
-    log: WaitLog,
+    /// The schema refuses the search, and the log tells it.
+    is_refused: bool,
 }
 
 impl Search {
@@ -42,26 +42,24 @@ impl Search {
         })
     }
 
-    /// Looks for circles, and has the database forget the waits that are over, also when the look fails. A schema in
-    /// which neither works is logged: without a search, waits go on.
+    /// Looks for circles, and has the database forget the waits that are over, also when the look fails. Waits go on
+    /// where the schema refuses it.
     pub(super) async fn turn(
         &mut self,
         link: &mut Link,
         queue: &Queue,
         (all, target): (&[(LookParams, Arc<Seat>)], &str),
     ) -> Result<(), Fault> {
-        let looked = self.look(link, all).await;
-        let forgotten = Self::forget(link, queue).await;
-        match looked.and(forgotten) {
+        let looked = match self.look(link, all).await {
             Err(fault) if fault.kind.is_of_schema() => {
-                self.log.trouble(
-                    &"a search for deadlocks",
-                    &format_args!("{target}: {fault}"),
-                );
+                if !std::mem::replace(&mut self.is_refused, true) {
+                    tracing::warn!(%target, error = %fault, "cannot search for deadlocks: waits go on, and a deadlock is not found");
+                }
                 Ok(())
             }
-            done => done,
-        }
+            looked => looked,
+        };
+        looked.and(Self::forget(link, queue).await)
     }
 
     /// Looks for circles, if that is due.
@@ -94,7 +92,7 @@ impl Search {
             seen.insert(id, waiters);
         }
         self.seen = seen;
-        self.log.over(&"a search for deadlocks");
+        self.is_refused = false;
         Ok(())
     }
 
@@ -108,11 +106,16 @@ impl Search {
         let timeout = link.operation_timeout();
         let forget = async |store: &mut dyn Store| store.deadlock_forget(&over).await;
         let forgotten = link.run("deadlocks", timeout, forget).await;
-        if let Err(fault) = &forgotten
-            && !fault.kind.is_of_schema()
-        {
-            queue.state().forget.extend(over);
+        match forgotten {
+            Err(fault) if fault.kind.is_of_schema() => {
+                tracing::debug!(error = %fault, "cannot forget waits that are over: the cleaner does it later");
+                Ok(())
+            }
+            Err(fault) => {
+                queue.state().forget.extend(over);
+                Err(fault)
+            }
+            Ok(()) => Ok(()),
         }
-        forgotten
     }
 }
