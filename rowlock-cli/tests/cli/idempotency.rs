@@ -1,7 +1,6 @@
 //! `rowlock idempotency` and `rowlock clean`.
 
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use rowlock::{
     Begun, Error, Fingerprint, Idempotency, IdempotencyGuard, Outcome, Rowlock, Scope, StepFailed,
@@ -280,8 +279,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 fn what_is_over_is_cleaned() {
     let shell = Shell::new();
     let rowlock = block_on(fill(&shell));
-    let tokens = rowlock.form_tokens().ttl(Duration::from_secs(1));
-    block_on(tokens.issue("alice")).unwrap();
+    block_on(rowlock.form_tokens().issue("alice")).unwrap();
     assert_eq!(
         stdout(&shell.run(&["clean"])),
         "removed 0 outcomes, 0 records, 0 form tokens, 0 unused lock rows, 0 expired sessions and locks of theirs\n"
