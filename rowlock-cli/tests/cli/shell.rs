@@ -61,6 +61,7 @@ impl Shell {
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut first = String::new();
         output.read_line(&mut first).unwrap();
+        assert!(!first.is_empty(), "it printed nothing: {script}");
         Running {
             child,
             output,
