@@ -50,8 +50,8 @@ impl Default for Builder {
 
 impl Builder {
     /// The holder of this client's locks, for people to read: 1 to 200 bytes without NUL. Program, process id and host
-    /// when not set. No statement decides by it. In it, as in every text for people, `?` stands for a character that
-    /// the encoding of a PostgreSQL database lacks.
+    /// when not set. No statement decides by it. A PostgreSQL database whose encoding is not UTF-8 gets it, as
+    /// every text for people, with escapes for what is not ASCII.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self

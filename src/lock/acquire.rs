@@ -283,7 +283,7 @@ impl Lock {
     /// Asks for a fresh grant.
     async fn take(&self, name: &Name, give_up: Moment) -> Result<AcquireAnswer<Busy>, Error> {
         let (core, max_hold) = (&self.core, self.max_hold);
-        let holder = self.shown_holder().await;
+        let holder = self.shown_holder();
         loop {
             let session = if self.in_session {
                 Some(core.session().await?)
@@ -310,10 +310,10 @@ impl Lock {
     }
 
     /// The holder that the row shows.
-    pub(super) async fn shown_holder(&self) -> Arc<str> {
+    pub(super) fn shown_holder(&self) -> Arc<str> {
         let holder = self.holder.as_ref();
         let holder = holder.unwrap_or(&self.core.holdings.settings.holder);
-        self.core.alphabet.legible(holder).await
+        self.core.server.legible(holder)
     }
 
     /// The TTL of the row.

@@ -150,7 +150,7 @@ impl Lock {
         Some(async move {
             let params = TellParams {
                 waiter,
-                owner: core.alphabet.legible(&owner).await.to_string(),
+                owner: core.server.legible(&owner).to_string(),
                 held,
             };
             let head = core
@@ -186,7 +186,7 @@ impl Lock {
             session: place.seat.session.grant.id,
             in_session: self.in_session,
             ttl: self.lease(),
-            holder: self.shown_holder().await,
+            holder: self.shown_holder(),
             most,
         };
         let wanted = self.wanted(&place);

@@ -56,9 +56,8 @@ impl Held {
     }
 
     /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a
-    /// loss. `message` is for people to read, and is cut at 1,000 bytes. `?` stands for a character that the
-    /// database's encoding lacks. Returns false, and records nothing, if a later run has replaced this one, or if this
-    /// run has ended in another way.
+    /// loss. `message` is for people to read, and is cut at 1,000 bytes. Returns false, and records nothing, if a later
+    /// run has replaced this one, or if this run has ended in another way.
     ///
     /// # Errors
     ///
@@ -72,7 +71,7 @@ impl Held {
         // NUL is no text on PostgreSQL.
         let mut message = message.replace('\0', " ");
         message.truncate(message.floor_char_boundary(MESSAGE));
-        let message = self.core.alphabet.legible(&message.into()).await;
+        let message = self.core.server.legible(&message.into());
         let message = message.to_string();
         let end = RunEnd { succeeded, message };
         self.record("end the run of", async move |store: &mut dyn Store| {

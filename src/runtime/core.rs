@@ -14,7 +14,6 @@ use super::held::holdings::Holdings;
 use super::held::session::Session;
 use super::requests::pending_grant::PendingGrant;
 use super::requests::read::Read;
-use super::upkeep::alphabet::Alphabet;
 use super::upkeep::cleaner::Cleaner;
 use super::upkeep::known_rows::KnownRows;
 use super::upkeep::proven_pools::ProvenPools;
@@ -52,7 +51,6 @@ pub(crate) struct Core {
     pub(crate) seen_keys: SeenKeys,
     /// Pools of its database. An answer that this client knows already is one for such a pool only.
     pub(crate) proven: ProvenPools,
-    pub(crate) alphabet: Alphabet,
     pub(super) cleaner: Cleaner,
     pub(crate) server: ServerFacts,
 }
@@ -67,10 +65,27 @@ pub(crate) struct ServerFacts {
     pub(crate) version: String,
     /// Other servers take writes too.
     pub(crate) multi_writer: bool,
+    /// A text of the database can have every character.
+    pub(crate) every_character: bool,
     /// The largest outcome that the server accepted when this client connected, in bytes.
     pub(crate) largest_outcome: usize,
     /// The database's own id.
     pub(crate) database: Uuid,
+}
+
+impl ServerFacts {
+    /// This text for people. A PostgreSQL database of another encoding than UTF-8 refuses a statement with a character
+    /// that it lacks. So there, the code point stands for each one outside of ASCII.
+    pub(crate) fn legible(&self, text: &Arc<str>) -> Arc<str> {
+        if self.every_character || text.is_ascii() {
+            return Arc::clone(text);
+        }
+        let escaped = |character: char| match character.is_ascii() {
+            true => character.to_string(),
+            false => character.escape_unicode().to_string(),
+        };
+        text.chars().map(escaped).collect::<String>().into()
+    }
 }
 
 impl fmt::Debug for Core {

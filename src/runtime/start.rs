@@ -23,7 +23,6 @@ use super::held::on_end::OnEnd;
 use super::held::renew::{self, Renewals};
 use super::requests::ending::Ending;
 use super::requests::exchange;
-use super::upkeep::alphabet::Alphabet;
 use super::upkeep::cleaner;
 use super::upkeep::cleaner::{CleanPlan, Cleaner};
 use super::upkeep::known_rows::KnownRows;
@@ -105,8 +104,17 @@ impl Core {
         if let Some(background) = alone {
             background.start(&tasks)?;
         }
-        let alphabet = Alphabet::new(&lanes, server.every_character);
-        settings.holder = alphabet.legible(&settings.holder).await;
+        let server = ServerFacts {
+            driver: Driver::of_engine(server.engine),
+            capabilities: C::CAPABILITIES,
+            engine: server.engine,
+            version: server.version,
+            multi_writer: server.multi_writer,
+            every_character: server.every_character,
+            largest_outcome,
+            database,
+        };
+        settings.holder = server.legible(&settings.holder);
         unless_made.0 = None;
         let on_end: Arc<dyn OnEnd> = Arc::new(Ending {
             lanes: Arc::clone(&lanes),
@@ -132,17 +140,8 @@ impl Core {
             pollers: Arc::default(),
             seen_keys: SeenKeys::default(),
             proven: ProvenPools::default(),
-            alphabet,
             cleaner,
-            server: ServerFacts {
-                driver: Driver::of_engine(server.engine),
-                capabilities: C::CAPABILITIES,
-                engine: server.engine,
-                version: server.version,
-                multi_writer: server.multi_writer,
-                largest_outcome,
-                database,
-            },
+            server,
         };
         meter::describe();
         Ok((Arc::new(core), applied))

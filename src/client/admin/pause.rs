@@ -108,8 +108,8 @@ impl Admin<'_> {
         let params = PauseParams {
             name: name.clone(),
             time,
-            by: core.alphabet.legible(&Arc::from(by)).await,
-            why: core.alphabet.legible(&Arc::from(why)).await,
+            by: core.server.legible(&Arc::from(by)),
+            why: core.server.legible(&Arc::from(why)),
         };
         let limit = core.holdings.settings.operation_timeout;
         let of = core.clone();

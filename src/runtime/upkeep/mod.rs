@@ -1,6 +1,5 @@
 //! The schema, the cleaner, and what a client remembers of rows, keys and pools.
 
-pub(crate) mod alphabet;
 pub(crate) mod cleaner;
 pub(crate) mod known_rows;
 pub(crate) mod prepare;

@@ -5,7 +5,7 @@ use refinery_core::Runner;
 use sqlx::{Connection, FromRow, PgConnection, Row};
 use uuid::Uuid;
 
-use super::{functions, query, query_scalar, row_security};
+use super::{functions, query, row_security};
 use crate::model::Engine;
 use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
@@ -71,20 +71,6 @@ impl SchemaStore for PgConnection {
             multi_writer: false,
             every_character,
         })
-    }
-
-    async fn lacks(&mut self, character: char) -> Result<bool, Fault> {
-        let there: Result<String, sqlx::Error> = query_scalar("SELECT $1::text")
-            .bind(character.to_string())
-            .fetch_one(self)
-            .await;
-        match there {
-            // untranslatable_character
-            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("22P05") => {
-                Ok(true)
-            }
-            there => Ok(there.map(|_| false)?),
-        }
     }
 
     async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault> {

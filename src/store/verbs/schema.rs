@@ -13,12 +13,6 @@ pub(crate) trait SchemaStore {
     /// The server's kind and version. Asked once, when the client starts.
     async fn server(&mut self) -> Result<Server, Fault>;
 
-    /// Whether no text of the database can have this character. Only asked where [`Server::every_character`] is false.
-    async fn lacks(&mut self, character: char) -> Result<bool, Fault> {
-        let _ = character;
-        Ok(false)
-    }
-
     /// The applied migrations, oldest first; `None` when there is no history table.
     async fn schema_history(&mut self) -> Result<Option<Vec<AppliedMigration>>, Fault>;
 
