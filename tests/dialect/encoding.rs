@@ -95,7 +95,11 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
 async fn what_a_database_may_lack_is_escaped_in_what_people_read() {
     let db = Db::new(Engine::Postgres).await;
     let escaped = "\\u{fc}ber \\u{1f40b}";
-    for (encoding, kept) in [("LATIN1", escaped), ("EUC_JP", escaped), ("SQL_ASCII", TEXT)] {
+    for (encoding, kept) in [
+        ("LATIN1", escaped),
+        ("EUC_JP", escaped),
+        ("SQL_ASCII", TEXT),
+    ] {
         let name = format!("{}_{}", db.name(), encoding.to_lowercase());
         db.execute(&format!(
             "CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"

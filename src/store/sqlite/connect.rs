@@ -141,6 +141,9 @@ impl Connector for Sqlite {
     /// One lane: a second one would wait for the first.
     const LANES: usize = 1;
 
+    // There is no round trip to save.
+    const EXCHANGE_FROM: usize = usize::MAX;
+
     const REQUEST: RequestLimit = RequestLimit::NONE;
 
     /// The pool's file at the start: another file has other locks, and there are no passwords.

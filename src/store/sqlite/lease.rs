@@ -15,9 +15,7 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::exchange::exchange;
 use super::grant_rule::{freed, is_free, may_grant, next_fence};
-use super::lease_text::{Done, release_all, take_all};
 use super::lock_row::{read, row_columns, row_ends};
 use super::writing::in_a_transaction;
 use crate::model::Name;
@@ -29,34 +27,44 @@ use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::row::{LockRow, Rows};
 use crate::store::verbs::time::{micros, to_micros};
 
-const TAKE: &str = take_all!();
-
-/// The statement's `?1` is for the releases of an exchange. TAKE alone leaves it NULL.
-const NONE: Option<&str> = None;
-
-/// [`TAKE`] for a single ask.
-const TAKE_ONE: &str = concat!(
-    "
+/// Grants what the SELECT in it asks for, where the name is free. Its rows have the names and the fences.
+macro_rules! take {
+    ($asks:literal) => {
+        concat!(
+            "
 INSERT INTO rowlock_lock (name, grant_id, fence, holder, acquired_at, expires_at, session_id)
-SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000, ?5
-FROM (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
+",
+            $asks,
+            "(SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 AS us) now
 WHERE ",
-    may_grant!(),
-    "
+            may_grant!(),
+            "
 ON CONFLICT (name) DO UPDATE
 SET grant_id = excluded.grant_id,
     fence = ",
-    next_fence!("excluded.fence"),
-    ",
+            next_fence!("excluded.fence"),
+            ",
     holder = excluded.holder,
     acquired_at = excluded.acquired_at,
     expires_at = excluded.expires_at,
     session_id = excluded.session_id
 WHERE ",
-    is_free!("excluded.acquired_at"),
-    " AND waiters = 0 AND capacity = 0
-RETURNING fence"
+            is_free!("excluded.acquired_at"),
+            " AND waiters = 0 AND capacity = 0
+RETURNING name, fence"
+        )
+    };
+}
+
+const TAKE: &str = take!(
+    "SELECT unhex(a.value ->> 0), unhex(a.value ->> 1), now.us + 1000, a.value ->> 3,
+       now.us, now.us + (a.value ->> 2) + 1000, unhex(a.value ->> 4)
+FROM json_each(?1) a, "
 );
+
+/// [`TAKE`] for a single ask.
+const TAKE_ONE: &str =
+    take!("SELECT ?1, ?2, now.us + 1000, ?4, now.us, now.us + ?3 + 1000, ?5 FROM ");
 
 const RENEW: &str = "
 UPDATE rowlock_lock
@@ -71,19 +79,32 @@ WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
   AND rowlock_lock.expires_at > ask.us
 RETURNING name, expires_at - CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 - 1000";
 
-const RELEASE: &str = release_all!();
-
-/// [`RELEASE`] for a single ask.
-const RELEASE_ONE: &str = concat!(
-    "
+/// Frees the names of these asks that have no waiters. Its rows have the names, and no fences.
+macro_rules! release {
+    ($asks:literal) => {
+        concat!(
+            "
 UPDATE rowlock_lock
 SET ",
-    freed!(),
-    "
-WHERE name = ?1 AND grant_id = ?2
-  AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-  AND waiters = 0"
+            freed!(),
+            "
+FROM (",
+            $asks,
+            ") ask
+WHERE rowlock_lock.name = ask.name AND rowlock_lock.grant_id = ask.grant_id
+  AND rowlock_lock.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+  AND rowlock_lock.waiters = 0
+RETURNING name, NULL"
+        )
+    };
+}
+
+const RELEASE: &str = release!(
+    "SELECT unhex(a.value ->> 0) AS name, unhex(a.value ->> 1) AS grant_id FROM json_each(?1) a"
 );
+
+/// [`RELEASE`] for a single ask.
+const RELEASE_ONE: &str = release!("SELECT ?1 AS name, ?2 AS grant_id");
 
 /// A row with a grant, live or expired, or a damaged row.
 const HELD: &str = concat!(
@@ -142,28 +163,6 @@ impl LeaseStore for SqliteConnection {
         freed(self, all, &done, &rows).await
     }
 
-    async fn lease_exchange(
-        &mut self,
-        releases: &[ReleaseParams],
-        takes: &[TakeParams],
-    ) -> Result<(Vec<FreeOutcome>, Vec<TakeOutcome>), Fault> {
-        if releases
-            .iter()
-            .any(|params| params.name.of_permit().is_some())
-        {
-            // A permit is released in a transaction of its own.
-            let freed = self.lease_release(releases).await?;
-            return Ok((freed, self.lease_take(takes).await?));
-        }
-        let done = exchange(self, releases, takes).await?;
-        let names = releases.iter().map(|params| &params.name);
-        let names = names.chain(takes.iter().map(|params| &params.name));
-        let mut rows = rest(self, names, &done).await?;
-        let taken = taken(takes, &done, &mut rows);
-        let freed = freed(self, releases, &done, &rows).await?;
-        Ok((freed, self.lease_take_rest(takes, taken).await?))
-    }
-
     async fn lease_force_release(
         &mut self,
         name: &Name,
@@ -188,36 +187,32 @@ impl LeaseStore for SqliteConnection {
     }
 }
 
+/// The names that a statement has granted, with their fences, and those that it has freed.
+type Done = HashMap<Vec<u8>, Option<i64>>;
+
 async fn grant(conn: &mut SqliteConnection, all: &[TakeParams]) -> Result<Done, sqlx::Error> {
     let _turn = write_turn::turn().await;
-    let [params] = all else {
-        let granted = sqlx::query_as(TAKE).bind(NONE).bind(json::takes(all));
-        return Ok(granted.fetch_all(conn).await?.into_iter().collect());
+    let take = match all {
+        [params] => sqlx::query_as(TAKE_ONE)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id)
+            .bind(to_micros(params.ttl))
+            .bind(&*params.holder)
+            .bind(params.session),
+        all => sqlx::query_as(TAKE).bind(json::takes(all)),
     };
-    let fence: Vec<i64> = sqlx::query_scalar(TAKE_ONE)
-        .bind(params.name.as_bytes())
-        .bind(params.grant_id)
-        .bind(to_micros(params.ttl))
-        .bind(&*params.holder)
-        .bind(params.session)
-        .fetch_all(conn)
-        .await?;
-    let name = params.name.as_bytes();
-    let granted = fence.into_iter().map(|fence| (name.to_vec(), Some(fence)));
-    Ok(granted.collect())
+    Ok(take.fetch_all(conn).await?.into_iter().collect())
 }
 
 async fn free(conn: &mut SqliteConnection, all: &[ReleaseParams]) -> Result<Done, sqlx::Error> {
     let _turn = write_turn::turn().await;
-    let [params] = all else {
-        let freed = sqlx::query_as(RELEASE).bind(json::releases(all));
-        return Ok(freed.fetch_all(conn).await?.into_iter().collect());
+    let release = match all {
+        [params] => sqlx::query_as(RELEASE_ONE)
+            .bind(params.name.as_bytes())
+            .bind(params.grant_id),
+        all => sqlx::query_as(RELEASE).bind(json::releases(all)),
     };
-    let name = params.name.as_bytes();
-    let one = sqlx::query(RELEASE_ONE).bind(name).bind(params.grant_id);
-    let freed = one.execute(conn).await?.rows_affected();
-    let freed = (freed > 0).then(|| (name.to_vec(), None));
-    Ok(freed.into_iter().collect())
+    Ok(release.fetch_all(conn).await?.into_iter().collect())
 }
 
 /// The rows of the names with which nothing was done.

@@ -4,7 +4,6 @@
 mod clean;
 mod connect;
 mod deadlock;
-mod exchange;
 mod fault;
 mod file;
 mod form_token;
@@ -13,7 +12,6 @@ mod hold;
 mod in_tx;
 mod journal;
 mod lease;
-mod lease_text;
 mod list;
 mod lock_row;
 mod pause;

@@ -50,7 +50,6 @@ impl Fault {
 
     /// This one, of a part of a request, when a part before it has committed: as after a broken connection, the next
     /// sending finds what happened.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(crate) fn half_done(self) -> Self {
         if self.kind == FaultKind::Disconnected {
             return self;

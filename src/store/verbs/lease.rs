@@ -177,7 +177,8 @@ pub(crate) trait LeaseStore:
         takes: &[TakeParams],
     ) -> Result<(Vec<FreeOutcome>, Vec<TakeOutcome>), Fault> {
         let freed = self.lease_release(releases).await?;
-        Ok((freed, self.lease_take(takes).await?))
+        let taken = self.lease_take(takes).await;
+        Ok((freed, taken.map_err(Fault::half_done)?))
     }
 
     /// Frees a name from the grant that was seen, and returns its holder; `None`: another one has it. Waits for a
