@@ -52,7 +52,10 @@ impl App {
         match url.split_once(':').unwrap().0 {
             "postgres" | "postgresql" => Self::Postgres(connect!(PgPoolOptions)),
             "mysql" | "mariadb" => Self::MySql(connect!(MySqlPoolOptions)),
-            "sqlite" => Self::Sqlite(connect!(SqlitePoolOptions)),
+            "sqlite" => {
+                let sql = &format!("PRAGMA busy_timeout = 30000; {sql}");
+                Self::Sqlite(connect!(SqlitePoolOptions))
+            }
             other => panic!("no pool for {other}:"),
         }
     }

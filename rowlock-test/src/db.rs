@@ -5,7 +5,7 @@ use sqlx::AssertSqlSafe;
 
 use crate::kind::{Kind, New, engine_after};
 use crate::urls::server;
-use crate::{App, Tx, database_name, on_app};
+use crate::{App, Tx, database_name, on_app, patience};
 
 /// A database of one test, which [`remove`](Self::remove) drops.
 #[derive(Debug)]
@@ -101,7 +101,9 @@ impl Db {
 
     /// Connects a new client, with connections and threads of its own, as in another process.
     pub async fn rowlock(&self) -> Rowlock {
-        Rowlock::connect(&self.url).await.unwrap()
+        // A busy machine may keep back an answer for long.
+        let rowlock = Rowlock::builder().operation_timeout(patience() / 12);
+        rowlock.connect(&self.url).await.unwrap()
     }
 
     /// Runs a statement that is the same on every engine.

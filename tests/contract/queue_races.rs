@@ -173,12 +173,17 @@ on_every_engine! {
         let mut turns = tasks.join_all().await;
         assert_eq!(db.number("SELECT n FROM counter").await, i64::try_from(TASKS).unwrap());
         turns.sort_unstable();
+        let (mut out_of_order, mut windows) = (0, 0);
         for (pair, n) in turns.windows(2).zip(0..) {
             let [(counted, fence, holder), (next_counted, next_fence, next)] = pair else { unreachable!() };
             assert_eq!((*counted, *next_counted), (n, n + 1), "{pair:?}");
             assert!(fence < next_fence, "{pair:?}");
-            assert!(positions[holder] < positions[next], "{pair:?}");
+            out_of_order += i64::from(positions[holder] > positions[next]);
+            // A fence is a time. A waiter that the machine keeps from confirming for its window goes to the end of
+            // the queue.
+            windows += (next_fence - fence) / 2_000_000;
         }
+        assert!(out_of_order <= windows, "{out_of_order} and {windows}: {turns:?}");
         assert!(turns[0].1 > held.fence());
         assert_eq!(left(db).await, (0, 0));
     }
