@@ -23,7 +23,6 @@ use std::time::Duration;
 use super::begun::Begun;
 use super::request::Idempotency;
 use super::run::Ran;
-use super::submitted::Submitted;
 use super::waiting::{KeyWait, WaitOutcome};
 use crate::model::bounds::within;
 use crate::model::{Error, Fingerprint, FormToken, Key, Outcome, RecordKey, Subject, check_scope};
@@ -323,4 +322,21 @@ impl FormTokens {
 pub(super) fn record(params: &TokenParams) -> Result<RecordKey, Error> {
     let key = format!("form-token {}", hex::encode(params.digest.as_bytes()));
     Ok(RecordKey::new(&params.scope, key)?)
+}
+
+/// The result of a submission.
+#[derive(Debug)]
+#[must_use = "it tells whether the form was submitted"]
+pub enum Submitted {
+    /// This call did the work, with this outcome.
+    New(Outcome),
+    /// An earlier submission with this token did the work, with this outcome.
+    Replay(Outcome),
+    /// Another submission is running, and did not end within the [`wait`](crate::FormTokens::wait).
+    InFlight,
+    /// The token was used for another form.
+    Mismatch,
+    /// The token does not exist: it was never issued, its TTL is over, or it was used and the outcome has been
+    /// deleted since.
+    Gone,
 }

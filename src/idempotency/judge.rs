@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{Error, Fingerprint, Outcome, RecordError, RecordKey, RecordState};
+use crate::store::verbs::kept_state::KeptState;
 use crate::store::verbs::record_row::RecordRow;
-use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::time::micros;
 
 #[derive(Debug)]

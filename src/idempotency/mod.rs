@@ -57,19 +57,17 @@ mod request;
 mod run;
 mod step;
 mod steps;
-mod submitted;
 mod waiting;
 
 pub use crate::model::RecordState;
 pub use begun::{Begun, InFlight, Reconciled, UnknownStep};
-pub use form_token::FormTokens;
+pub use form_token::{FormTokens, Submitted};
 pub use guard::IdempotencyGuard;
 pub use layer_attempt::LayerAttempt;
 pub use layer_keys::LayerKeys;
 pub use record::{RecordInfo, Resolution, StepInfo};
 pub use request::Idempotency;
 pub use step::StepFailed;
-pub use submitted::Submitted;
 
 /// The traits for layers are methods of this room's types.
 mod sealed {

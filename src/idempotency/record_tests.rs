@@ -1,7 +1,7 @@
 //! Reading a record for people from its row.
 
 use super::*;
-use crate::store::verbs::record_state::KeptState;
+use crate::store::verbs::kept_state::KeptState;
 
 pub(in crate::idempotency) fn row(state: &str) -> RecordRow {
     RecordRow {

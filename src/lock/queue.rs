@@ -105,13 +105,15 @@ impl Lock {
             Ok(
                 match self.join_at(place, self.queue_limit, give_up).await? {
                     JoinAnswer::Held(guard) if self.is_good(&guard) => AcquireAnswer::Held(guard),
-                    JoinAnswer::Queued(place) => AcquireAnswer::Not(Some(place)),
+                    JoinAnswer::Queued(place) => AcquireAnswer::Not(Ok(place)),
                     JoinAnswer::Full(busy) => {
                         let busy = Box::new(busy);
                         return Err(Error::QueueFull { busy });
                     }
                     // Or the session of the lock has just ended.
-                    JoinAnswer::Locked | JoinAnswer::Held(_) => AcquireAnswer::Not(None),
+                    JoinAnswer::Locked | JoinAnswer::Held(_) => {
+                        AcquireAnswer::Not(Err(QueueWait::Locked))
+                    }
                 },
             )
         });
@@ -120,7 +122,7 @@ impl Lock {
         log.over(&format_args!("{name:?}"));
         match joined {
             AcquireAnswer::Held(guard) => Ok(QueueWait::Held(guard)),
-            AcquireAnswer::Not(Some(place)) => {
+            AcquireAnswer::Not(Ok(place)) => {
                 if let Some(delegation) = self.delegation.as_ref().filter(|_| place.late == 0) {
                     delegation.sits(&place.seat);
                 }
@@ -135,7 +137,7 @@ impl Lock {
                 }
                 standing.await
             }
-            AcquireAnswer::Not(None) => Ok(QueueWait::Locked),
+            AcquireAnswer::Not(Err(waited)) => Ok(waited),
         }
     }
 
@@ -241,14 +243,16 @@ impl Lock {
                     ConfirmAnswer::Held(guard) if self.is_good(&guard) => {
                         AcquireAnswer::Held(guard)
                     }
-                    ConfirmAnswer::Held(_) | ConfirmAnswer::Gone => AcquireAnswer::Not(None),
-                    ConfirmAnswer::Locked(place) => AcquireAnswer::Not(Some(place)),
+                    ConfirmAnswer::Held(_) | ConfirmAnswer::Gone => {
+                        AcquireAnswer::Not(Err(QueueWait::Gone))
+                    }
+                    ConfirmAnswer::Locked(place) => AcquireAnswer::Not(Ok(place)),
                 })
             });
             match confirmed.await? {
                 AcquireAnswer::Held(guard) => return Ok(QueueWait::Held(guard)),
-                AcquireAnswer::Not(None) => return Ok(QueueWait::Gone),
-                AcquireAnswer::Not(Some(again)) => place = again,
+                AcquireAnswer::Not(Err(waited)) => return Ok(waited),
+                AcquireAnswer::Not(Ok(again)) => place = again,
             }
             if limit.is_some_and(Moment::has_passed) {
                 return Ok(QueueWait::TooLong);

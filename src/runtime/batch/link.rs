@@ -123,7 +123,7 @@ impl Link {
 
     /// Whether there is a connection. (While another link uses it, or makes it, there is one.)
     pub(crate) fn is_connected(&self) -> bool {
-        self.slot.try_lock().is_none_or(|made| made.is_some())
+        self.slot.try_connection().is_none_or(|made| made.is_some())
     }
 
     /// The largest outcome that the server accepts, in bytes.
@@ -165,7 +165,7 @@ impl Link {
             let _precedes = link
                 .is_urgent
                 .then(|| Precedence::on(&link.slot, link.wait));
-            let mut lock = slot.lock(link.is_urgent).await;
+            let mut lock = slot.connection(link.is_urgent).await;
             let made = lock.take();
             let ready = async {
                 let mut made = match made {
@@ -214,7 +214,7 @@ impl Link {
     #[cfg(test)]
     pub(crate) fn put(&mut self, connection: Box<dyn Connection>) {
         let used = Moment::now();
-        *self.slot.try_lock().unwrap() = Some(Made { connection, used });
+        *self.slot.try_connection().unwrap() = Some(Made { connection, used });
     }
 
     /// A connection to the server that was found last, which hears the news of a session. `None`: as in
@@ -233,7 +233,7 @@ impl Link {
 
     /// Ends the connection in good order. The next call makes another one.
     pub(crate) async fn hang_up(&mut self) {
-        let made = self.slot.lock(self.is_urgent).await.take();
+        let made = self.slot.connection(self.is_urgent).await.take();
         end(made).await;
     }
 
@@ -303,7 +303,7 @@ impl Link {
         let (asked, patience) = (Moment::now(), self.patience());
         // A wait leaves time for the call. (A call before an urgent one has no more time than that.)
         let longest = if self.is_urgent { bound * 2 } else { bound / 2 };
-        let waited = timeout(longest, self.slot.lock(self.is_urgent)).await;
+        let waited = timeout(longest, self.slot.connection(self.is_urgent)).await;
         // It is put back when the work has come to an end. (If another link was cut off, there is none.)
         let lock = waited.ok().and_then(|mut lock| Some((lock.take()?, lock)));
         let Some((mut made, mut lock)) = lock else {

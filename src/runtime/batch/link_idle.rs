@@ -28,7 +28,7 @@ impl Link {
         if self.slot.keepers.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        match self.slot.try_lock() {
+        match self.slot.try_connection() {
             Some(lock) => Some(lock.as_ref()?.used + IDLE),
             // In use.
             None => Some(Moment::now() + IDLE),
@@ -40,7 +40,7 @@ impl Link {
         if !self.idle_at().is_some_and(Moment::has_passed) {
             return;
         }
-        let mut lock = self.slot.lock(self.is_urgent).await;
+        let mut lock = self.slot.connection(self.is_urgent).await;
         let is_idle = |made: &Made| (made.used + IDLE).has_passed();
         let made = lock.take_if(|made| is_idle(made));
         // Nobody waits for the end.

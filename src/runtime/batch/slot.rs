@@ -65,9 +65,6 @@ pub(super) struct Made {
     pub(super) used: Moment,
 }
 
-/// Exclusive access to the connection of a slot; `None` before it is made.
-pub(super) type ConnectionLock<'a> = MutexGuard<'a, Option<Made>>;
-
 impl Default for Slot {
     fn default() -> Self {
         Self {
@@ -85,7 +82,7 @@ impl Default for Slot {
 
 impl Slot {
     /// Waits for the connection. (An urgent link has a [`Precedence`] meanwhile.)
-    pub(super) async fn lock(&self, is_urgent: bool) -> ConnectionLock<'_> {
+    pub(super) async fn connection(&self, is_urgent: bool) -> MutexGuard<'_, Option<Made>> {
         let mut urgent = self.urgent.subscribe();
         let starved = Moment::now() + STARVED;
         loop {
@@ -102,7 +99,7 @@ impl Slot {
     }
 
     /// The connection, if no link has it now.
-    pub(super) fn try_lock(&self) -> Option<ConnectionLock<'_>> {
+    pub(super) fn try_connection(&self) -> Option<MutexGuard<'_, Option<Made>>> {
         self.connection.try_lock().ok()
     }
 

@@ -13,9 +13,9 @@ use async_trait::async_trait;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::kept_state::KeptState;
 use super::lease::RenewOutcome;
 use super::record_row::RecordRow;
-use super::record_state::KeptState;
 use super::time::to_micros;
 use crate::model::{Fingerprint, Outcome, RecordKey};
 

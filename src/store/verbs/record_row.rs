@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{ColumnIndex, Decode, FromRow, Row, Type};
 use uuid::Uuid;
 
-use super::record_state::KeptState;
+use super::kept_state::KeptState;
 use crate::model::{Outcome, RecordKey, RecordState};
 
 /// The columns of a row, unchecked. Times left are microseconds by the database's clock when the row was read; other

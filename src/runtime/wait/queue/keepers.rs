@@ -24,7 +24,7 @@ pub(crate) struct Keepers {
     all: Mutex<ByName>,
     count: AtomicU64,
     /// There may be some.
-    has_any: AtomicBool,
+    keeps_any: AtomicBool,
 }
 
 impl Keepers {
@@ -34,7 +34,7 @@ impl Keepers {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let mut all = self.locked();
         all.insert(name, (number, keeper));
-        (number, !self.has_any.swap(true, Ordering::SeqCst))
+        (number, !self.keeps_any.swap(true, Ordering::SeqCst))
     }
 
     /// The one with this number keeps the name no longer. (Another one may keep it.)
@@ -45,8 +45,8 @@ impl Keepers {
         }
     }
 
-    pub(crate) fn has_any(&self) -> bool {
-        self.has_any.load(Ordering::SeqCst)
+    pub(crate) fn keeps_any(&self) -> bool {
+        self.keeps_any.load(Ordering::SeqCst)
     }
 
     /// The names that may linger; `None`: there are no keepers any more. Names in use are among
@@ -54,7 +54,7 @@ impl Keepers {
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
         let all = self.locked();
         if all.is_empty() {
-            self.has_any.store(false, Ordering::SeqCst);
+            self.keeps_any.store(false, Ordering::SeqCst);
             return None;
         }
         Some(all.keys().cloned().collect())
@@ -62,7 +62,7 @@ impl Keepers {
 
     /// Somebody asks for the name. Returns the lease that lingers; dropping it releases it.
     pub(crate) fn recall(&self, name: &Name) -> Option<Guard> {
-        if !self.has_any() {
+        if !self.keeps_any() {
             return None;
         }
         let keeper = self.locked().get(name).and_then(|(_, of)| of.upgrade());
@@ -119,6 +119,6 @@ mod tests {
         keepers.recall(&name);
         assert_eq!(keeper.0.load(Ordering::Relaxed), 1);
         assert_eq!(keepers.names(), None);
-        assert!(!keepers.has_any());
+        assert!(!keepers.keeps_any());
     }
 }

@@ -22,11 +22,11 @@ use crate::runtime::requests::step::{BeginStep, FinishStep};
 use crate::runtime::requests::{exchange, finish::Finish};
 use crate::store::driver::connector::Connector;
 use crate::store::sqlite::Sqlite;
+use crate::store::verbs::kept_state::KeptState;
 use crate::store::verbs::record::{
     ClaimOutcome, ClaimParams, FinishOutcome, FinishParams, RecordEnd, RecordStore,
 };
 use crate::store::verbs::record_row::RecordRow;
-use crate::store::verbs::record_state::KeptState;
 use crate::store::verbs::step::{StepBegun, StepKind, StepParams, StepStore};
 
 const PATIENCE: Duration = Duration::from_mins(1);
