@@ -36,9 +36,13 @@ impl App {
 
     /// As [`connect`](Self::connect). Each connection first runs this.
     pub async fn prepared(url: &str, connections: u32, sql: &str) -> Self {
+        let engine = url.split_once(':').unwrap().0;
+        let sql = match engine {
+            "sqlite" => format!("PRAGMA busy_timeout = 30000; {sql}"),
+            _ => sql.to_owned(),
+        };
         macro_rules! connect {
             ($pool:ty) => {{
-                let sql = sql.to_owned();
                 let pool = <$pool>::new().max_connections(connections);
                 // A long wait is slow, but no failure.
                 let pool = pool.acquire_timeout(Duration::from_mins(5));
@@ -49,13 +53,10 @@ impl App {
                 pool.connect(url).await.unwrap()
             }};
         }
-        match url.split_once(':').unwrap().0 {
+        match engine {
             "postgres" | "postgresql" => Self::Postgres(connect!(PgPoolOptions)),
             "mysql" | "mariadb" => Self::MySql(connect!(MySqlPoolOptions)),
-            "sqlite" => {
-                let sql = &format!("PRAGMA busy_timeout = 30000; {sql}");
-                Self::Sqlite(connect!(SqlitePoolOptions))
-            }
+            "sqlite" => Self::Sqlite(connect!(SqlitePoolOptions)),
             other => panic!("no pool for {other}:"),
         }
     }

@@ -318,9 +318,10 @@ impl Lock {
 
     /// The TTL of the row.
     pub(super) fn lease(&self) -> Duration {
-        let ttl = match self.in_session {
-            true => FOR_EVER,
-            false => self.ttl.unwrap_or(Lock::DEFAULT_TTL),
+        let ttl = if self.in_session {
+            FOR_EVER
+        } else {
+            self.ttl.unwrap_or(Lock::DEFAULT_TTL)
         };
         // The row ends by itself soon after the limit: a lease that lasts so long needs no renewal.
         let clock_error = self.core.holdings.settings.clock_error;

@@ -80,11 +80,15 @@ impl ServerFacts {
         if self.every_character || text.is_ascii() {
             return Arc::clone(text);
         }
-        let escaped = |character: char| match character.is_ascii() {
-            true => character.to_string(),
-            false => character.escape_unicode().to_string(),
-        };
-        text.chars().map(escaped).collect::<String>().into()
+        let mut legible = String::with_capacity(text.len());
+        for character in text.chars() {
+            if character.is_ascii() {
+                legible.push(character);
+            } else {
+                legible.extend(character.escape_unicode());
+            }
+        }
+        legible.into()
     }
 }
 
