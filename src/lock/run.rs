@@ -56,8 +56,8 @@ impl Held {
     }
 
     /// Records the end of the run that [`begin_run`](Self::begin_run) has recorded. It also works after a release or a
-    /// loss. `message` is for people to read, and is cut at 1,000 bytes. Returns false, and records nothing, if a later
-    /// run has replaced this one, or if this run has ended in another way.
+    /// loss. `message` is for people to read, and is cut at 1,000 bytes. Returns false, and records nothing, if a
+    /// later run has replaced this one, or if this run has ended in another way.
     ///
     /// # Errors
     ///

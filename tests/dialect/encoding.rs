@@ -1,5 +1,5 @@
-//! Databases of PostgreSQL whose encoding lacks characters: what is for people to read is escaped, and nothing fails for
-//! it.
+//! Databases of PostgreSQL whose encoding lacks characters: what is for people to read is escaped, and nothing fails
+//! for it.
 
 use std::time::Duration;
 
