@@ -50,8 +50,8 @@ impl Default for Builder {
 
 impl Builder {
     /// The holder of this client's locks, for people to read: 1 to 200 bytes without NUL. Program, process id and host
-    /// when not set. No statement decides by it. A PostgreSQL database whose encoding is not UTF-8 gets it, as
-    /// every text for people, with escapes for what is not ASCII.
+    /// when not set. No statement decides by it. A PostgreSQL database in another encoding than UTF-8 (or
+    /// `SQL_ASCII`) stores characters outside of ASCII as escapes (`\u{fc}`), here and in every text for people.
     pub fn holder(mut self, holder: impl Into<String>) -> Self {
         self.holder = Some(holder.into());
         self

@@ -318,14 +318,14 @@ impl Lock {
 
     /// The TTL of the row.
     pub(super) fn lease(&self) -> Duration {
-        let ttl = if self.in_session {
-            FOR_EVER
-        } else {
-            self.ttl.unwrap_or(Lock::DEFAULT_TTL)
-        };
-        // The row ends by itself soon after the limit: a lease that lasts so long needs no renewal.
-        let clock_error = self.core.holdings.settings.clock_error;
-        let longest = self.max_hold.map(|limit| clock_error.lease_for(limit));
-        longest.map_or(ttl, |longest| ttl.min(longest))
+        match (self.in_session, self.max_hold) {
+            // The row ends by itself at the limit. No renewal could stop there.
+            (true, Some(max_hold)) => self.core.holdings.settings.clock_error.lease_for(max_hold),
+            (true, None) => FOR_EVER,
+            (false, max_hold) => {
+                let ttl = self.ttl.unwrap_or(Lock::DEFAULT_TTL);
+                max_hold.map_or(ttl, |max_hold| ttl.min(max_hold))
+            }
+        }
     }
 }

@@ -69,10 +69,9 @@ impl Held {
     pub async fn end_run(&self, succeeded: bool, message: &str) -> Result<bool, Error> {
         let params = self.run()?;
         // NUL is no text on PostgreSQL.
-        let mut message = message.replace('\0', " ");
+        let message = message.replace('\0', " ");
+        let mut message = self.core.server.legible(&message.into()).to_string();
         message.truncate(message.floor_char_boundary(MESSAGE));
-        let message = self.core.server.legible(&message.into());
-        let message = message.to_string();
         let end = RunEnd { succeeded, message };
         self.record("end the run of", async move |store: &mut dyn Store| {
             store.run_end(&params, &end).await

@@ -43,13 +43,14 @@ pub(crate) struct Core {
     pub(crate) cohorts: Arc<Cohorts>,
     /// The keys whose attempts, and whose transactions, this client runs now.
     pub(crate) flights: Arc<SingleFlight>,
-    /// Who asks for the others, of those who wait for the attempt of another client.
+    /// For each key, the one task that asks the database for all tasks of this client that wait for another client's
+    /// attempt.
     pub(crate) pollers: Arc<SingleFlight>,
     /// What is known of rows.
     pub(crate) rows: Arc<KnownRows>,
     /// Recently seen keys: these records probably exist.
     pub(crate) seen_keys: SeenKeys,
-    /// Pools of its database. An answer that this client knows already is one for such a pool only.
+    /// Pools that are known to lead to this database. Only a call through such a pool is answered from memory.
     pub(crate) proven: ProvenPools,
     pub(super) cleaner: Cleaner,
     pub(crate) server: ServerFacts,
@@ -74,8 +75,9 @@ pub(crate) struct ServerFacts {
 }
 
 impl ServerFacts {
-    /// This text for people. A PostgreSQL database of another encoding than UTF-8 refuses a statement with a character
-    /// that it lacks. So there, the code point stands for each one outside of ASCII.
+    /// The text as this database can store it: a PostgreSQL database refuses a statement with a character that its
+    /// encoding lacks. If that is neither UTF-8 nor `SQL_ASCII`, an escape (`\u{fc}`) replaces each one outside of
+    /// ASCII.
     pub(crate) fn legible(&self, text: &Arc<str>) -> Arc<str> {
         if self.every_character || text.is_ascii() {
             return Arc::clone(text);

@@ -81,7 +81,7 @@ async fn work_for_ever(rowlock: Rowlock, work: Work) -> Result<(), Error> {
     Ok(())
 }
 
-#[locked(name = "a", ttl = "3s", max_hold = "300ms")]
+#[locked(name = "a", ttl = "30s", max_hold = "3s")]
 async fn work_too_long(rowlock: Rowlock, work: Work) -> Result<(), Error> {
     work.for_ever().await;
     Ok(())

@@ -153,6 +153,14 @@ on_every_engine! {
         }
     }
 
+    async fn a_lease_with_a_max_hold_is_renewed_and_so_learns_of_a_takeover(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let lock = one.lock("a").max_hold(Duration::from_secs(6));
+        let held = lock.try_acquire().await.unwrap().unwrap();
+        assert!(two.admin().force_release("a").await.unwrap().is_some());
+        assert_eq!(held.lost().await, Loss::TakenOver);
+    }
+
     async fn with_stops_the_work_when_the_lease_is_lost(db: &Db) {
         struct Told(Option<tokio::sync::oneshot::Sender<()>>);
         impl Drop for Told {

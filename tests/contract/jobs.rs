@@ -211,7 +211,7 @@ on_every_engine! {
 
     async fn a_job_runs_at_most_for_its_time(db: &Db) {
         let rowlock = db.rowlock().await;
-        let job = Job::new(&rowlock, "j").at_most_for(Duration::from_millis(300));
+        let job = Job::new(&rowlock, "j").at_most_for(Duration::from_secs(3));
         let ran = job.run(async |_| std::future::pending::<Result<(), Error>>().await);
         let error = ran.await.unwrap_err();
         assert!(matches!(error, Error::Lost { loss: Loss::MaxHold, .. }), "{error}");

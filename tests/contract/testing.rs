@@ -83,15 +83,6 @@ on_every_engine! {
         answers(&rowlock).pass();
     }
 
-    async fn a_lease_that_lasts_for_its_max_hold_needs_no_renewal(db: &Db) {
-        let rowlock = db.rowlock().await;
-        let lock = rowlock.lock("a").max_hold(Duration::from_secs(1));
-        let held = lock.try_acquire().await.unwrap().unwrap();
-        answers(&rowlock).hold_back();
-        assert_eq!(held.lost().await, Loss::MaxHold);
-        answers(&rowlock).pass();
-    }
-
     async fn a_client_that_is_cut_off_goes_on_when_it_may(db: &Db) {
         let rowlock = Rowlock::builder().operation_timeout(Duration::from_millis(500));
         let rowlock = rowlock.connect(&db.url).await.unwrap();

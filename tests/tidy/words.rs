@@ -194,6 +194,25 @@ fn every_file_that_a_document_names_exists() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// The map of the code names files without their folders.
+#[test]
+fn every_file_of_the_map_exists() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let is_of_a_name = |letter: char| letter.is_ascii_alphanumeric() || "_.".contains(letter);
+    let words = text.split(|letter| !is_of_a_name(letter));
+    let is_code = |word: &&str| Path::new(word).extension().is_some_and(|end| end == "rs");
+    let named: Vec<_> = words.filter(is_code).collect();
+    let crates = ["src", "rowlock-http", "rowlock-console", "rowlock-cli"];
+    let there: Vec<_> = crates
+        .iter()
+        .flat_map(|below| crate::files(below))
+        .collect();
+    let is_there = |name: &str| there.iter().any(|(path, _)| path.ends_with(name));
+    let missing: Vec<_> = named.iter().filter(|name| !is_there(name)).collect();
+    assert!(named.len() > 20, "{named:?}");
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// The last column of a table of schedules.
 #[test]
 fn every_schedule_names_a_test_that_exists() {

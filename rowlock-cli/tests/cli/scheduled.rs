@@ -179,7 +179,7 @@ fn a_job_that_runs_for_longer_than_at_most_for_is_ended() {
     let at_most = Duration::from_millis(500) + began.elapsed() * 20;
     let at_most = format!("{}ms", at_most.as_millis());
     let limits = ["--at-least-for", "100ms", "--at-most-for", &at_most];
-    let script = "trap 'echo stopped; exit 3' TERM; echo up; sleep 60 & wait";
+    let script = "trap 'echo stopped; exit 3' TERM; echo up; sleep 600 & wait";
     let running = shell.start(&[&["j"][..], &limits].concat(), script);
     let (code, rest, told) = running.end();
     assert_eq!((code, rest.trim()), (76, "stopped"));

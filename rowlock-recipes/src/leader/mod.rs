@@ -140,7 +140,8 @@ impl Election {
 
     /// Who this candidate is, for people and programs that read who leads, such as the address of its service: 1 to
     /// 200 bytes without NUL. The client's [`holder`](rowlock::Builder::holder) when not set. Several candidates may
-    /// have the same text. Nothing is decided by it.
+    /// have the same text. Nothing is decided by it. (A PostgreSQL database in another encoding than UTF-8 may have
+    /// escapes in it.)
     pub fn candidate(mut self, candidate: impl Into<Arc<str>>) -> Self {
         self.candidate = Some(candidate.into());
         self

@@ -2,6 +2,8 @@
 
 use super::Admin;
 use crate::model::{Error, InvalidError};
+use crate::runtime::batch::alone::alone;
+use crate::runtime::requests::walk::Walk;
 use crate::runtime::upkeep::cleaner::BATCH;
 use crate::store::verbs::Store;
 
@@ -17,7 +19,7 @@ impl Admin<'_> {
     /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten
     /// days.
     ///
-    /// A client cleans one batch at a time: a concurrent call waits for its turn, however long that takes.
+    /// A client runs one cleaning at a time: a concurrent call waits for its turn, however long that takes.
     ///
     /// # Errors
     ///
@@ -63,7 +65,9 @@ impl Admin<'_> {
     async fn clean_records(self, batch: u32) -> Result<Cleaned, Error> {
         check_batch(batch)?;
         let clean = async move |store: &mut dyn Store| store.clean(batch).await;
-        let rows = self.core().lanes.clean(clean).await?;
+        let lanes = &self.core().lanes;
+        let head = lanes.wish(None, "clean");
+        let rows = lanes.clean(|reply| alone(head, clean, reply)).await?;
         Ok(Cleaned {
             outcomes: rows.outcomes,
             records: rows.records,
@@ -74,20 +78,15 @@ impl Admin<'_> {
     }
 
     async fn clean_locks(self, batch: u32) -> Result<u64, Error> {
+        check_batch(batch)?;
+        let timeout = self.core().holdings.settings.operation_timeout;
         let lanes = &self.core().lanes;
+        let head = lanes.wish(None, "clean");
         let makes = self.core().holdings.settings.preparing.migrate;
         let keep = async move |store: &mut dyn Store| store.keep_functions(makes).await;
-        lanes.clean(keep).await?;
-        let (mut after, mut removed) = (Vec::new(), 0);
-        loop {
-            let walk = async move |store: &mut dyn Store| store.lock_clean(&after, batch).await;
-            let cleaned = lanes.clean(walk).await?;
-            removed += cleaned.removed;
-            match cleaned.last {
-                Some(last) => after = last,
-                None => return Ok(removed),
-            }
-        }
+        lanes.clean(|reply| alone(head, keep, reply)).await?;
+        let walk = |reply| Walk::task(batch, timeout, reply);
+        self.core().lanes.clean(walk).await
     }
 }
 

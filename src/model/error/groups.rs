@@ -1,4 +1,4 @@
-//! The groups of errors that need the same answer: their variants, and their messages.
+//! The groups of errors that need the same answer: their variants. (Their messages are in `groups_say.rs`.)
 
 use crate::model::{Cause, Engine, Name, RecordKey, Subject};
 

@@ -250,13 +250,11 @@ impl Lanes {
     }
 
     /// Runs a verb that removes rows.
-    pub(crate) async fn clean<T: Send + 'static>(
+    pub(crate) async fn clean<T, J: Into<Job>>(
         &self,
-        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
+        job: impl FnOnce(Reply<T>) -> J,
     ) -> Result<T, Error> {
         let turn = Arc::clone(&self.cleaning).lock_owned().await;
-        let head = self.wish(None, "clean");
-        let job = |reply| alone(head, verb, reply);
         self.slow(job, Some(turn)).await
     }
 

@@ -95,8 +95,10 @@ impl PendingGrant {
     ) -> Option<Guard> {
         let holdings = self.holdings;
         let clock_error = holdings.settings.clock_error;
-        let deadline = sent + clock_error.trusted(left);
+        // The row has more time left than the TTL if the database's clock was set back.
+        let deadline = sent + clock_error.trusted(left.min(self.ttl));
         let cap = self.max_hold.map(|max_hold| sent + max_hold);
+        let deadline = cap.map_or(deadline, |cap| deadline.min(cap));
         let session = self.session.as_ref().map(|asked| &asked.session);
         // What is renewed; a cap may end it before.
         let renewed = session.map_or(self.ttl, |of| of.grant.ttl.min(self.ttl));

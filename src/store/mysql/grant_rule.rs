@@ -1,4 +1,5 @@
-//! The rules of a grant, as SQL: one home for each. A prefix such as `l.` says of which row.
+//! The rules of a grant, as SQL: one home for each. A prefix such as `l.` says of which row. (Statements that keep
+//! what they compute in variables have the fence's formula once more: `in_tx.rs`, `permit_text.rs`.)
 
 /// The fence of the next grant.
 macro_rules! next_fence {

@@ -49,8 +49,8 @@ impl Keepers {
         self.keeps_any.load(Ordering::SeqCst)
     }
 
-    /// The names that may linger; `None`: there are no keepers any more. Names in use are among
-    /// them: in steady use a lease lingers for moments only, too briefly for a look.
+    /// The names to look at, also those in use: in steady use a lease lingers too briefly for a look to meet it.
+    /// `None`: nobody keeps a name.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
         let all = self.locked();
         if all.is_empty() {

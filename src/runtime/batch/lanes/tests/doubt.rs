@@ -101,6 +101,25 @@ async fn a_lease_that_has_run_out_accounts_for_no_sending_however_often_it_is_fo
     }
 }
 
+/// The first sending was granted, and the database's clock was set back by an hour then.
+#[tokio::test]
+async fn a_grant_with_more_time_than_its_ttl_is_trusted_for_its_ttl() {
+    for max_hold in [None, Some(TTL / 2)] {
+        let mut bench = Bench::new().await;
+        let mut other = bench.other().await;
+        let (mut take, outcome) = bench.doubtful("a", 1);
+        take.request.wanted.max_hold = max_hold;
+        let first = TakeParams {
+            ttl: TTL + Duration::from_hours(1),
+            ..take.request.params.clone()
+        };
+        other.lease_take(&[first]).await.unwrap();
+        let guard = bench.granted((take, outcome)).await;
+        let longest = Moment::now() + max_hold.unwrap_or(TTL);
+        assert!(guard.grant().status().deadline <= longest, "{max_hold:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_grant_that_has_run_out_is_no_sending_that_came_late() {
     let mut bench = Bench::new().await;
