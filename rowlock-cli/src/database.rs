@@ -143,15 +143,16 @@ pub(crate) fn tell_where(rowlock: &Rowlock) {
     ));
 }
 
-/// The default file, if it does not exist.
-pub(crate) fn missing_default() -> Option<PathBuf> {
-    path(DEFAULT).filter(|path| !path.exists())
+/// The SQLite file, if it does not exist.
+pub(crate) fn missing(url: &str) -> Option<PathBuf> {
+    let path = url.starts_with("sqlite:").then(|| path(url)).flatten();
+    path.filter(|path| !path.exists())
 }
 
-/// Says that the command has made the default file: with another working directory it would be another file.
+/// Says that the command has made the file: the name may be mistyped, or the working directory another one.
 pub(crate) fn tell_made(file: &Path) {
     tell(format_args!(
-        "made {}: only processes in this folder see its locks (--url or {VARIABLE} names another database)",
+        "made {}: only processes that use this file see its locks (--url or {VARIABLE} names another database)",
         file.display()
     ));
 }

@@ -8,12 +8,11 @@ use crate::{
 };
 
 pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
-    let (url, is_default) = (arguments.url.as_deref(), arguments.url.is_none());
-    let url = url.unwrap_or(database::DEFAULT);
+    let url = arguments.url.as_deref().unwrap_or(database::DEFAULT);
     database::in_schema(arguments.schema);
     match arguments.command {
         Command::Run(run) => {
-            let made = is_default.then(database::missing_default).flatten();
+            let made = database::missing(url);
             run.execute(url, made).await
         }
         // `main` has handled it.
@@ -40,7 +39,7 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Jobs { name, json } => jobs::jobs(url, name, json).await,
         Command::Quarantine(quarantine) => {
-            let made = is_default.then(database::missing_default).flatten();
+            let made = database::missing(url);
             quarantine.execute(url, made).await
         }
         Command::Pause(pause) => pause.execute(url).await,

@@ -102,7 +102,7 @@ fn a_command_that_finds_nothing_says_where_it_has_looked() {
 }
 
 #[test]
-fn run_says_so_when_it_makes_the_default_file_and_only_then() {
+fn run_says_so_when_it_makes_the_file_and_only_then() {
     let shell = Shell::new();
     let file = shell.dir.path().canonicalize().unwrap().join("rowlock.db");
     let run = |url: Option<&str>, arguments: &[&str]| {
@@ -116,16 +116,16 @@ fn run_says_so_when_it_makes_the_default_file_and_only_then() {
         stderr(&output)
     };
     let said = format!(
-        "rowlock: made {}: only processes in this folder see its locks (--url or ROWLOCK_URL names another database)\n",
+        "rowlock: made {}: only processes that use this file see its locks (--url or ROWLOCK_URL names another database)\n",
         file.display()
     );
     assert_eq!(run(None, &[]), said);
     assert_eq!(run(None, &[]), "", "the file is there");
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(run(Some("sqlite:rowlock.db"), &[]), "");
+    assert_eq!(run(Some("sqlite:rowlock.db"), &[]), said);
     std::fs::remove_file(&file).unwrap();
+    assert_eq!(run(None, &["--url", "sqlite:rowlock.db"]), said);
     assert_eq!(run(None, &["--url", "sqlite:rowlock.db"]), "");
-    assert!(file.exists());
     let help = stdout(&shell.run(&["run", "--help"]));
     assert!(help.contains("sqlite:rowlock.db"), "{help}");
 }
