@@ -20,7 +20,7 @@ impl fmt::Display for ConnectError {
             ),
             Self::NoSuchDatabase { target, cause } => write!(
                 f,
-                "{target} is no database ({cause}): create the database, or name another one in the URL"
+                "{target} is no database ({cause}): name another one in the URL, or create this one if nothing is there"
             ),
             Self::Unwritable { target, detail } => {
                 write!(f, "{target} cannot be opened for writing: {detail}")
