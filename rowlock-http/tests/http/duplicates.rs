@@ -125,7 +125,8 @@ over_a_socket! {
         let waiting = tokio::spawn(send(server.pay("k", "201").header("prefer", "wait=60")));
         let other = tokio::spawn(send(server.pay("k", "201").header("prefer", "wait=60")));
         eventually("they wait", || async { server.shop.handed() == 3 }).await;
-        assert_eq!(layer.drain(Duration::from_millis(300)).await.len(), 1);
+        // Those who wait end at once; on a busy machine that takes its time.
+        assert_eq!(layer.drain(Duration::from_secs(3)).await.len(), 1);
         running.await.unwrap().is_problem(503, "stopping");
         for waiting in [waiting, other] {
             waiting.await.unwrap().is_problem(503, "stopping");
