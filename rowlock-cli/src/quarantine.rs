@@ -25,7 +25,7 @@ pub(crate) struct Quarantine {
 }
 
 impl Quarantine {
-    /// `made`: the default file, if connecting makes it.
+    /// `made`: the SQLite file, if connecting makes it.
     pub(crate) async fn execute(self, url: &str, made: Option<PathBuf>) -> Result<u8, Failure> {
         let rowlock = match self.time {
             // It makes the tables of an empty database, too: in quarantine from the start.

@@ -62,7 +62,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// `made`: the default file, if connecting makes it.
+    /// `made`: the SQLite file, if connecting makes it.
     pub(crate) async fn execute(mut self, url: &str, made: Option<PathBuf>) -> Result<u8, Failure> {
         let Some(name) = self.name.take().or(self.dashed.take()) else {
             return Ok(USAGE);

@@ -22,6 +22,16 @@ async fn texts_are_kept_as([rowlock, other]: &[Rowlock; 2], app: &App, kept: &st
     assert!(held.end_run(false, TEXT).await.unwrap());
     let run = last_run(rowlock, "🐋 client").await.unwrap();
     assert_eq!((&*run.message, &*run.holder), (kept, kept));
+    // A message is cut as it is stored.
+    let long = take(rowlock, "long", TTL).await;
+    long.begin_run().await.unwrap();
+    assert!(long.end_run(false, &TEXT.repeat(90)).await.unwrap());
+    let message = last_run(rowlock, "long").await.unwrap().message;
+    assert!(
+        message.starts_with(kept) && message.len() <= 1_000,
+        "{}",
+        message.len()
+    );
 
     // A lock's own text: asked for once, with a wait, in a session, as a permit, several at a time.
     let own = format!("{TEXT} own");

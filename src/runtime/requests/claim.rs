@@ -85,7 +85,7 @@ impl GrantRequest for Claim {
             params.lease,
             clock_error,
             None,
-            sent + clock_error.trusted(left),
+            sent + clock_error.trusted(left.min(params.lease)),
         );
         let guard = RecordGuard::new(Arc::new(grant), self.holdings, &params);
         let _ = self.reply.send(Ok(ClaimAnswer::Mine(guard)));

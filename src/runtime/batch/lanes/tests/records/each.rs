@@ -33,6 +33,27 @@ async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believ
     assert!(left.is_some_and(|left| left > 0), "{left:?}");
 }
 
+/// The first sending was granted, and the database's clock was set back by an hour then.
+#[tokio::test]
+async fn a_claim_with_more_time_than_its_lease_is_trusted_for_its_lease() {
+    let mut house = House::new().await;
+    let mut other = house.other().await;
+    let (claim, params, answer) = house.doubtful(&key("k"), 1);
+    let lease = params.lease;
+    let first = ClaimParams {
+        lease: lease + Duration::from_hours(1),
+        ..params
+    };
+    other.record_claim(&[first]).await.unwrap();
+    house.send(claim);
+    house.batch().await;
+    let claims = answered(&mut vec![answer]);
+    let [ClaimAnswer::Mine(guard)] = &claims[..] else {
+        panic!("{claims:?}")
+    };
+    assert!(guard.grant.status().deadline <= Moment::now() + lease);
+}
+
 #[tokio::test]
 async fn what_nobody_waits_for_is_left_out_unless_it_may_have_changed_something() {
     let house = House::new().await;
