@@ -16,8 +16,11 @@ fn units(text: &str) -> impl Iterator<Item = &str> {
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let duration = match text.parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
-        // These have no fixed length, and `M` was meant as minutes.
-        Err(_) if units(text).any(|unit| INEXACT.contains(&unit)) => None,
+        Err(_) if let Some(unit) = units(text).find(|unit| INEXACT.contains(unit)) => {
+            return Err(format!(
+                "`{unit}` has no fixed length: give days (d), hours (h) or minutes (m)"
+            ));
+        }
         Err(_) => humantime::parse_duration(text).ok(),
     };
     duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| {
@@ -51,11 +54,11 @@ mod tests {
             "99999999999999999999s",
             "18446744073709551615",
             "18446744073709551615h",
-            "10M",
-            "1month",
-            "1y",
         ] {
             assert!(parse(text).unwrap_err().contains("like 500ms"), "{text}");
+        }
+        for text in ["10M", "1month", "1y"] {
+            assert!(parse(text).unwrap_err().contains("days (d)"), "{text}");
         }
     }
 }

@@ -115,6 +115,9 @@ impl FromStr for Permits {
             Some((weight, capacity)) if 1 <= weight && weight <= capacity && capacity < 1 << 31 => {
                 Ok(Self { weight, capacity })
             }
+            Some((weight, capacity)) if capacity < 1 << 31 => Err(format!(
+                "{weight} of {capacity} permits: take 1 at least and all at most"
+            )),
             _ => Err("give N/M: this command takes N of M permits, as in 1/3".into()),
         }
     }
@@ -143,5 +146,7 @@ mod tests {
         ] {
             assert!(text.parse::<Permits>().is_err(), "{text}");
         }
+        let too_many = "5/4".parse::<Permits>().unwrap_err();
+        assert_eq!(too_many, "5 of 4 permits: take 1 at least and all at most");
     }
 }

@@ -122,7 +122,9 @@ impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let f = &mut Printable(f);
         match &self.holder {
-            None if let Some(pause) = &self.pause => write!(f, "{pause}"),
+            None if let Some(pause) = &self.pause => {
+                write!(f, "{pause}; `rowlock resume NAME` ends the pause")
+            }
             None if let Some(left) = self.quarantine => write!(
                 f,
                 "the database is in quarantine for another {left:.0?}, because it may have forgotten leases, and grants nothing"
@@ -240,6 +242,17 @@ mod tests {
         assert_eq!(
             busy.to_string(),
             "others have too much of its capacity of 2 (`rowlock show NAME` lists them); 2 wait for it"
+        );
+        busy.pause = Some(PauseInfo {
+            name: busy.name.clone(),
+            by: "ops".into(),
+            why: "a move".into(),
+            until: None,
+            remaining: None,
+        });
+        assert_eq!(
+            busy.to_string(),
+            "paused by ops until it is resumed (a move); `rowlock resume NAME` ends the pause; 2 wait for it"
         );
     }
 }

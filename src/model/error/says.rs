@@ -47,7 +47,11 @@ impl fmt::Display for Error {
                 write!(f, "{name:?} was not free within {waited:.0?}: {busy}")
             }
             Self::QueueFull { busy } => {
-                write!(f, "the queue for {:?} is full: {busy}", busy.name)
+                write!(
+                    f,
+                    "the queue for {:?} is full: {busy}; try again later, or allow more (`queue_limit`)",
+                    busy.name
+                )
             }
             Self::Deadlock { name, cycle } => {
                 write!(f, "waiting for {name:?} is a deadlock: ")?;
@@ -121,7 +125,10 @@ impl fmt::Display for Error {
                 "{doing} {record}: {reason}; if a transaction is open, roll it back"
             ),
             Self::Record(error) => write!(f, "{error}"),
-            Self::Lost { name, loss } => write!(f, "the lease of {name:?} was lost: {loss}"),
+            Self::Lost { name, loss } => write!(
+                f,
+                "the lease of {name:?} was lost: {loss}; stop the work, roll back, and acquire it again"
+            ),
             Self::CutOff { name, loss } => write!(
                 f,
                 "the lease of {name:?} was lost ({loss}) after a pin, and the work was cut off: its transaction may or may not be \

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::endpoints::{Dialer, Endpoints, dial_each};
 use super::job::Batch;
-use super::slot::{Cuts, Made, PATIENCE, Precedence, Slot};
+use super::slot::{Cuts, Made, Precedence, Slot, TIME_BEFORE_CUT};
 use crate::model::Moment;
 use crate::runtime::base::meter;
 use crate::runtime::base::meter::Since;
@@ -75,7 +75,7 @@ impl Link {
             precedence: None,
             sent: None,
             cuts: Cuts::default(),
-            wait: PATIENCE,
+            wait: TIME_BEFORE_CUT,
             keeps: false,
         }
     }

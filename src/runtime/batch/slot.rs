@@ -1,6 +1,6 @@
 //! One connection, which several links may share.
 //!
-//! Renewals go first. While one waits, no other call begins. A call that is running then has [250 ms](PATIENCE), and
+//! Renewals go first. While one waits, no other call begins. A call that is running then has [250 ms](TIME_BEFORE_CUT), and
 //! is cut off. If it is cut off again, its time doubles, up to the time that the renewal can wait. A call that has
 //! waited for a [second](STARVED) goes before renewals.
 
@@ -16,7 +16,7 @@ use crate::runtime::base::timer::sleep_until;
 use crate::store::driver::connector::Connection;
 
 /// How long a call has before an urgent one cuts it off.
-pub(super) const PATIENCE: Duration = Duration::from_millis(250);
+pub(super) const TIME_BEFORE_CUT: Duration = Duration::from_millis(250);
 
 /// A call that has waited for this long has its turn, also before urgent ones.
 const STARVED: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub(super) struct Cuts(pub(super) u32);
 impl Cuts {
     /// How long the next call has before an urgent one cuts it off.
     pub(super) fn patience(self) -> Duration {
-        PATIENCE * (1 << self.0.min(4))
+        TIME_BEFORE_CUT * (1 << self.0.min(4))
     }
 
     pub(super) fn note(&mut self, was_cut: bool) {
@@ -71,7 +71,7 @@ impl Default for Slot {
             connection: tokio::sync::Mutex::default(),
             urgent: watch::Sender::new(Urgent {
                 links: 0,
-                wait: PATIENCE,
+                wait: TIME_BEFORE_CUT,
             }),
             number: AtomicU64::new(0),
             largest: AtomicUsize::new(0),

@@ -16,7 +16,7 @@
 use sqlx::{MySqlConnection, Row};
 
 use super::grant_rule::freed;
-use super::lease_text::{LONGEST, take_alike, take_text};
+use super::lease_text::{LONGEST_TEXT, take_alike, take_text};
 use super::lock_row::{found, names};
 use super::statement::{fill, hex, in_one_transaction, is_in_cluster};
 use crate::store::verbs::fault::Fault;
@@ -58,7 +58,7 @@ pub(super) async fn exchange(
         return Ok(None);
     }
     let text = exchange_text(releases, takes);
-    if text.len() > LONGEST {
+    if text.len() > LONGEST_TEXT {
         return Ok(None);
     }
     let found_rows = in_one_transaction(conn, &text).await?;
@@ -76,7 +76,7 @@ pub(super) async fn release_all(
     releases: &[ReleaseParams],
 ) -> Result<bool, Fault> {
     let text = format!("{}; SELECT @rl_mine", release_text(releases.iter()));
-    if text.len() > LONGEST || is_in_cluster() {
+    if text.len() > LONGEST_TEXT || is_in_cluster() {
         return Ok(false);
     }
     let found = in_one_transaction(conn, &text).await?;

@@ -74,12 +74,12 @@ pub(super) fn take_text(all: &[TakeParams]) -> (String, String) {
 
 /// The statement that takes, and the statement that reads back.
 pub(super) fn leanest_take_text(all: &[TakeParams]) -> (String, String) {
-    let lean = take_alike(all).filter(|(take, read)| take.len() + read.len() < LONGEST);
+    let lean = take_alike(all).filter(|(take, read)| take.len() + read.len() < LONGEST_TEXT);
     lean.unwrap_or_else(|| take_text(all))
 }
 
 /// What is left of a TLS record, besides the start and the end of the transaction.
-pub(super) const LONGEST: usize = RECORD - 64;
+pub(super) const LONGEST_TEXT: usize = RECORD - 64;
 
 /// The statement that takes, and the statement that reads back. `None`: the asks differ too much.
 pub(super) fn take_alike(all: &[TakeParams]) -> Option<(String, String)> {

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use super::Lane;
-use super::room::{BESIDE_OUTCOME, MAX_CLAIM};
+use super::batch_limits::{BESIDE_OUTCOME, MAX_CLAIM};
 use crate::model::{Error, RecordError};
 use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, SharedBatch};
 

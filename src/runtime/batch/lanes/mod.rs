@@ -29,10 +29,10 @@
 //!   growing pauses, for as long as the lease could last (10 minutes at most).
 
 mod batch;
+mod batch_limits;
 mod failure;
 mod pending;
 mod post;
-mod room;
 mod subject;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::room::{MAX_BATCH, Room};
+use super::batch_limits::{MAX_BATCH, Room};
 use super::subject;
 use super::subject::SubjectInBatch;
 use crate::model::{Moment, Subject};

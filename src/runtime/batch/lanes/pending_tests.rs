@@ -10,7 +10,7 @@ use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
 use crate::runtime::batch::alone::ClosureRequest;
 use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::Task;
-use crate::runtime::batch::lanes::room::{MAX_BATCH, MAX_BYTES};
+use crate::runtime::batch::lanes::batch_limits::{MAX_BATCH, MAX_BYTES};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::release;

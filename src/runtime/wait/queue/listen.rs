@@ -11,7 +11,7 @@ use tokio::select;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Queue;
-use super::watch::LONGEST;
+use super::watch::LONGEST_BETWEEN_LOOKS;
 use crate::model::Moment;
 use crate::runtime::base::timer::sleep_until;
 use crate::runtime::batch::link::Link;
@@ -139,7 +139,7 @@ async fn hear(
                 return Ok(());
             }
             untold = (!is_told).then(|| untold.unwrap_or_else(Moment::now));
-            let test_ends = untold.map(|since| since + LONGEST * 2);
+            let test_ends = untold.map(|since| since + LONGEST_BETWEEN_LOOKS * 2);
             if test_ends.is_some_and(Moment::has_passed) {
                 return Err(Fault::timed_out());
             }

@@ -19,7 +19,7 @@ use crate::store::verbs::permit::pass_any;
 use crate::store::verbs::queue::{LookOutcome, LookParams, PassWhy};
 
 /// The longest time between two looks, however quiet it is: news that were lost are found then.
-pub(super) const LONGEST: Duration = Duration::from_secs(1);
+pub(super) const LONGEST_BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// Where the server tells no news: the next look comes after this fraction of the time since the last change, within
 /// these bounds.
@@ -160,9 +160,9 @@ impl LastLook {
             return self.at;
         }
         let pause = if state.is_pushed() {
-            LONGEST
+            LONGEST_BETWEEN_LOOKS
         } else {
-            let quiet = state.changed.map_or(LONGEST, Moment::elapsed);
+            let quiet = state.changed.map_or(LONGEST_BETWEEN_LOOKS, Moment::elapsed);
             let longest = match self.version {
                 Some(_) => LONGEST_VERSION_PAUSE,
                 None => LONGEST_PAUSE,
@@ -202,7 +202,10 @@ async fn look(
     }
     let version = async |store: &mut dyn Store| store.queue_version().await;
     let version = link.run("watch", timeout, version).await?;
-    let is_whole = is_urgent || seen.whole.is_none_or(|whole| began - whole >= LONGEST);
+    let is_whole = is_urgent
+        || seen
+            .whole
+            .is_none_or(|whole| began - whole >= LONGEST_BETWEEN_LOOKS);
     let is_due =
         is_whole || is_soon || seen.is_woken || seen.expiry.is_some_and(Moment::has_passed);
     // A place may have come since, with a row that the version has counted before.

@@ -8,7 +8,7 @@ fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
     let queue = Queue::default();
     queue.set_told(Some(uuid::Uuid::new_v4()));
     let seen = LastLook::nothing();
-    assert_eq!(seen.next(&queue), seen.at + LONGEST);
+    assert_eq!(seen.next(&queue), seen.at + LONGEST_BETWEEN_LOOKS);
     queue.queued(false);
     assert!(seen.next(&queue) <= Moment::now() + SOON);
 }
@@ -17,7 +17,7 @@ fn a_place_that_came_is_looked_at_soon_although_the_server_tells_the_news() {
 fn who_is_woken_looks_at_once_and_seldom_and_often_again_after_a_miss() {
     let queue = Queue::default();
     let seen = LastLook::nothing();
-    let is_seldom = || seen.next(&queue) == seen.at + LONGEST;
+    let is_seldom = || seen.next(&queue) == seen.at + LONGEST_BETWEEN_LOOKS;
     queue.woken();
     assert_eq!(seen.next(&queue), seen.at);
     let taken = |queue: &Queue| {
@@ -71,7 +71,7 @@ fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
         ..LastLook::nothing()
     };
     queue.queued(false);
-    assert_eq!(seen.next(&queue), seen.at + LONGEST);
+    assert_eq!(seen.next(&queue), seen.at + LONGEST_BETWEEN_LOOKS);
 }
 
 #[test]

@@ -29,7 +29,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::oneshot::{self, Receiver};
 use uuid::Uuid;
 
-use super::room::MAX_BATCH;
+use super::batch_limits::MAX_BATCH;
 use super::*;
 use crate::model::{Busy, ClockError, Error, LockInfo, Loss, Name, ReleaseOutcome, Subject};
 use crate::runtime::Core;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::RecordError;
-use crate::runtime::batch::lanes::room::BESIDE_OUTCOME;
+use crate::runtime::batch::lanes::batch_limits::BESIDE_OUTCOME;
 
 #[tokio::test]
 async fn a_claim_that_an_earlier_sending_has_made_is_renewed_before_it_is_believed() {
