@@ -52,7 +52,7 @@ use crate::store::verbs::fault::Fault;
 use pending::Pending;
 pub(crate) use post::Home;
 use post::Post;
-pub(crate) use room::MAX_BYTES;
+pub(crate) use batch_limits::MAX_BYTES;
 use trouble::Trouble;
 
 /// A message to a lane.
