@@ -1,6 +1,7 @@
 //! How many leases a client can hold: many leases of one TTL (or as many locks in one session), and a few urgent
 //! leases of a short TTL. Prints how many leases were lost, the cost of the renewals, and the client's warnings.
 
+mod memory;
 mod servers;
 
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use rowlock::{Engine, Held, Lock, Rowlock};
 use sqlx::{Connection, MySqlConnection, PgConnection};
 use tokio::task::JoinSet;
 
+use memory::resident;
 use servers::Server;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -84,7 +86,7 @@ async fn hold(arguments: &Arguments, server: &Server) -> Result<Vec<String>, Fai
     let ttl = Duration::from_secs_f64(arguments.ttl);
     let builder = Rowlock::builder().session_ttl(ttl.max(Duration::from_millis(100)));
     let rowlock = builder.connect(&server.url).await?;
-    let memory_before = memory()?;
+    let memory_before = resident()? / 1024.0;
     let started = Instant::now();
     let lock = |lock: Lock| {
         if arguments.in_session {
@@ -118,8 +120,8 @@ async fn hold(arguments: &Arguments, server: &Server) -> Result<Vec<String>, Fai
         urgent_lost.to_string(),
         format!("{statements:.0}"),
         format!("{:.1}", rows / seconds),
-        format!("{:.0}", memory()?),
-        format!("{:.0}", memory()? - memory_before),
+        format!("{:.0}", resident()? / 1024.0),
+        format!("{:.0}", resident()? / 1024.0 - memory_before),
     ])
 }
 
@@ -149,14 +151,6 @@ async fn acquire(
         all.extend(held??);
     }
     Ok(all)
-}
-
-/// The resident memory of this process, in MiB.
-fn memory() -> Result<f64, Failure> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.ok_or("no VmRSS")? / 1024.0)
 }
 
 /// The server's counters: statements that write, and the rows of locks and sessions that they wrote.

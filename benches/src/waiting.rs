@@ -1,5 +1,4 @@
-//! What waiting costs: the time from one client's release to another client's guard, and the statements of 1,000 tasks
-//! that wait.
+//! What waiting costs: the time from one client's release to another client's guard.
 
 mod figures;
 mod servers;
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use rowlock::{Engine, Held, Lock, Rowlock};
 use sqlx::{Connection, MySqlConnection, PgConnection, SqliteConnection};
-use tokio::task::JoinSet;
 
 use figures::{median, micros, table};
 use servers::Server;
@@ -46,15 +44,6 @@ struct Arguments {
     /// How long each client holds the lock, in milliseconds.
     #[arg(long, default_value_t = 10)]
     hold: u64,
-    /// How long the idle tasks wait, in seconds. With 0, only the hand-over is measured.
-    #[arg(long, default_value_t = 60)]
-    idle: u64,
-    /// The number of tasks that wait.
-    #[arg(long, default_value_t = 1_000)]
-    tasks: usize,
-    /// The number of held names that they wait for.
-    #[arg(long, default_value_t = 100)]
-    names: usize,
 }
 
 #[tokio::main]
@@ -69,7 +58,6 @@ async fn main() -> Result<(), Failure> {
         "p50 in round trips",
         "p99 in round trips",
     ]);
-    let mut idle = table(&["engine", "tasks", "names", "seconds", "statements/s"]);
     for engine in &arguments.engines {
         let server = Server::start(*engine)?;
         let mut runs = Vec::new();
@@ -86,21 +74,8 @@ async fn main() -> Result<(), Failure> {
             format!("{:.1}", of(|run| run[2] / run[0])),
             format!("{:.1}", of(|run| run[3] / run[0])),
         ]);
-        if arguments.idle > 0 && !matches!(engine, Engine::Sqlite) {
-            let statements = wait_idly(&arguments, &server).await?;
-            idle.add_row([
-                engine.name().to_owned(),
-                arguments.tasks.to_string(),
-                arguments.names.to_string(),
-                arguments.idle.to_string(),
-                format!("{statements:.2}"),
-            ]);
-        }
     }
     println!("\nFrom a release to another client's guard:\n\n{wakes}");
-    if arguments.idle > 0 {
-        println!("\nTasks of one client that wait:\n\n{idle}");
-    }
     Ok(())
 }
 
@@ -144,39 +119,6 @@ async fn hand_over(arguments: &Arguments, server: &Server) -> Result<[f64; 4], F
     Ok([median(trips), median(commits), at(50), at(99)])
 }
 
-/// The statements per second of a client whose tasks wait.
-async fn wait_idly(arguments: &Arguments, server: &Server) -> Result<f64, Failure> {
-    let holder = Rowlock::connect(&server.url).await?;
-    let client = Rowlock::connect(&server.url).await?;
-    let name = |number: usize| format!("idle {}", number % arguments.names);
-    let mut held = Vec::new();
-    for number in 0..arguments.names {
-        let long = Duration::from_hours(1);
-        held.push(holder.lock(name(number)).ttl(long).acquire().await?);
-    }
-    let mut tasks = JoinSet::new();
-    for number in 0..arguments.tasks {
-        let lock = client.lock(name(number));
-        tasks.spawn(async move { lock.acquire().await.map(drop) });
-    }
-    // The tasks of a name have one place in its queue.
-    for number in 0..arguments.names.min(arguments.tasks) {
-        while client.admin().queue(name(number)).await?.is_empty() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-    let mut bare = Bare::connect(server).await?;
-    // Until the pace of the looks is the lasting one, and the server's statistics are those of the waiting.
-    tokio::time::sleep(Duration::from_secs(15)).await;
-    let before = bare.statements().await?;
-    tokio::time::sleep(Duration::from_secs(arguments.idle)).await;
-    let after = bare.statements().await?;
-    tasks.abort_all();
-    // The question after the statistics counts too.
-    let seconds = u32::try_from(arguments.idle)?;
-    Ok((after - before - 1.0) / f64::from(seconds))
-}
-
 /// A connection beside the clients.
 #[derive(Debug)]
 enum Bare {
@@ -207,22 +149,5 @@ impl Bare {
             Self::Sqlite(conn) => sqlx::query(sql).execute(conn).await.map(drop),
         }?;
         Ok(())
-    }
-
-    /// How many statements the server has run: its own count.
-    async fn statements(&mut self) -> Result<f64, Failure> {
-        Ok(match self {
-            // Each statement outside of a transaction is a transaction of its own.
-            Self::Postgres(conn) => {
-                let sql = "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()";
-                sqlx::query_scalar(sql).fetch_one(conn).await?
-            }
-            Self::MySql(conn) => {
-                let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
-                let row: (String, String) = sqlx::query_as(sql).fetch_one(conn).await?;
-                row.1.parse()?
-            }
-            Self::Sqlite(_) => 0.0,
-        })
     }
 }

@@ -10,6 +10,8 @@ mod locking;
 #[path = "../network.rs"]
 mod network;
 mod plan;
+#[path = "../plot.rs"]
+mod plot;
 mod plots;
 mod processes;
 mod referee;

@@ -3,17 +3,14 @@
 use std::path::Path;
 
 use hdrhistogram::Histogram;
-use plotters::prelude::*;
 
 use crate::Failure;
 use crate::contender::ENTRIES;
 use crate::plan::Heat;
+use crate::plot::{Line, Plot, plain};
 use crate::report::{Score, micros, to_float};
 use crate::runner::latencies;
 use crate::workload::Workload;
-
-/// A line, and its name.
-type Line = (&'static str, Vec<(f64, f64)>);
 
 /// The quantiles of a plot of latencies: 0.5, 0.9, 0.99, …
 const QUANTILES: [f64; 9] = [0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.995, 0.999];
@@ -40,6 +37,7 @@ pub(crate) fn write(folder: &Path, scores: &[Score]) -> Result<(), Failure> {
             title: format!("Latency of an acquire: {title}"),
             x: ("percentile", percentile),
             y: "µs",
+            color: color_of,
         };
         let names = workload.names(tasks);
         let file = format!("latency-{kind}-{names}n-{tasks}t-{processes}p.svg");
@@ -54,6 +52,7 @@ pub(crate) fn write(folder: &Path, scores: &[Score]) -> Result<(), Failure> {
                 ),
                 x: ("second", plain),
                 y: "pairs/s",
+                color: color_of,
             };
             let file = format!("snapshot-{tasks}t-{processes}p.svg");
             plot.draw(
@@ -81,6 +80,7 @@ pub(crate) fn write(folder: &Path, scores: &[Score]) -> Result<(), Failure> {
             title: format!("Throughput over {what}: {kind}, processes {processes}"),
             x: (what, plain),
             y: "pairs/s",
+            color: color_of,
         };
         let file = format!("throughput-{kind}-{processes}p.svg");
         let point = |score: &Score| {
@@ -157,86 +157,13 @@ fn over_time(score: &Score) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn plain(x: f64) -> String {
-    format!("{x}")
-}
-
 /// The axis has 1 / (1 - quantile), so that each further nine has as much room.
 fn percentile(x: f64) -> String {
     format!("{}", ((1.0 - 1.0 / x) * 100_000.0).round() / 1000.0)
 }
 
-/// A plot with logarithmic axes.
-struct Plot {
-    title: String,
-    x: (&'static str, fn(f64) -> String),
-    y: &'static str,
-}
-
-impl Plot {
-    fn draw(&self, path: &Path, lines: &[Line]) -> Result<(), Failure> {
-        let points = || {
-            lines
-                .iter()
-                .flat_map(|line| &line.1)
-                .filter(|point| point.1 > 0.0)
-        };
-        if points().next().is_none() {
-            return Ok(());
-        }
-        let ends = |of: fn(&(f64, f64)) -> f64| {
-            points()
-                .map(of)
-                .fold((f64::MAX, 0.0_f64), |(low, high), at| {
-                    (low.min(at), high.max(at))
-                })
-        };
-        let ((left, right), (low, high)) = (ends(|point| point.0), ends(|point| point.1));
-        let root = SVGBackend::new(path, (960, 600)).into_drawing_area();
-        root.fill(&WHITE)?;
-        let (plot, legend) = root.split_horizontally(790);
-        let mut chart = ChartBuilder::on(&plot)
-            .caption(&self.title, ("sans-serif", 20))
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(80)
-            .build_cartesian_2d(
-                (left..(right * 1.05).max(left * 2.0)).log_scale(),
-                (low / 1.5..high * 1.5).log_scale(),
-            )?;
-        chart
-            .configure_mesh()
-            .x_desc(self.x.0)
-            .y_desc(self.y)
-            .x_label_formatter(&|x| (self.x.1)(*x))
-            .y_label_formatter(&|y| format!("{y:.0}"))
-            .light_line_style(WHITE)
-            .draw()?;
-        for (row, (name, points)) in (0..).zip(lines) {
-            let color = color_of(name);
-            let points: Vec<_> = points
-                .iter()
-                .copied()
-                .filter(|point| point.1 > 0.0)
-                .collect();
-            let dots = points
-                .iter()
-                .map(|point| Circle::new(*point, 3, color.filled()));
-            chart.draw_series(LineSeries::new(
-                points.iter().copied(),
-                color.stroke_width(2),
-            ))?;
-            chart.draw_series(dots)?;
-            let top = 48 + 20 * row;
-            legend.draw(&Rectangle::new([(4, top), (16, top + 10)], color.filled()))?;
-            legend.draw(&Text::new(*name, (24, top - 1), ("sans-serif", 15)))?;
-        }
-        Ok(root.present()?)
-    }
-}
-
 /// A contender has the same colour in all plots.
-fn color_of(name: &str) -> RGBAColor {
+fn color_of(name: &str) -> usize {
     let number = ENTRIES.iter().position(|entry| entry.name == name);
-    Palette99::pick(number.unwrap_or(ENTRIES.len())).to_rgba()
+    number.unwrap_or(ENTRIES.len())
 }
