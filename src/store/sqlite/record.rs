@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use sqlx::{QueryBuilder, Sqlite, SqliteConnection};
 
-use super::quarantine::is_quarantined;
+use super::grant_rule::may_grant;
 use super::writing::durably;
 use crate::model::RecordKey;
 use crate::store::driver::{json, write_turn};
@@ -108,6 +108,13 @@ RETURNING scope, idempotency_key, attempt";
 const NOW: &str =
     "WITH now (us) AS (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), ";
 
+/// [`NOW`], which has no row while the database is in quarantine.
+const NOW_UNLESS_QUARANTINED: &str = concat!(
+    "WITH now (us) AS (SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 WHERE ",
+    may_grant!(),
+    "), "
+);
+
 #[async_trait]
 impl RecordStore for SqliteConnection {
     async fn record_read(
@@ -175,7 +182,7 @@ async fn finished(
     conn: &mut SqliteConnection,
     all: &[FinishParams],
 ) -> Result<Vec<FinishOutcome>, sqlx::Error> {
-    let ended = numbers(&mut *conn, ends(all), FINISH, all.len()).await?;
+    let ended = numbers(&mut *conn, ends(all), FINISH).await?;
     let mut finished = Vec::with_capacity(all.len());
     for params in all {
         finished.push(if number_of(&ended, &params.key).is_some() {
@@ -193,11 +200,7 @@ async fn claimed(
     conn: &mut SqliteConnection,
     all: &[ClaimParams],
 ) -> Result<Vec<ClaimOutcome>, sqlx::Error> {
-    let claimed = if is_quarantined(conn).await? {
-        Vec::new()
-    } else {
-        claim(conn, all).await?
-    };
+    let claimed = claim(conn, all, NOW_UNLESS_QUARANTINED).await?;
     let others = unclaimed(all, &claimed);
     let rows = if others.is_empty() {
         Vec::new()
@@ -220,38 +223,48 @@ async fn read(
     Ok(RecordRow::in_order(rows, keys))
 }
 
-/// The attempts that have begun.
-pub(super) async fn claim(
+/// The attempts that have begun in a transaction of the application's, whose commit decides: also in a quarantine.
+pub(super) async fn claim_in_tx(
+    conn: &mut SqliteConnection,
+    params: &ClaimParams,
+) -> Result<Vec<KeyNumber>, sqlx::Error> {
+    claim(conn, std::slice::from_ref(params), NOW).await
+}
+
+/// The attempts that have begun. `now`: the clock.
+async fn claim(
     conn: &mut SqliteConnection,
     all: &[ClaimParams],
+    now: &'static str,
 ) -> Result<Vec<KeyNumber>, sqlx::Error> {
     let mut claimed = Vec::new();
     for (sql, is_new) in [(CLAIM_NEW, true), (CLAIM_AGAIN, false)] {
         let asks = all.iter().filter(|params| params.seen.is_none() == is_new);
         let asks: Vec<&ClaimParams> = asks.collect();
         if !asks.is_empty() {
-            claimed.extend(numbers(&mut *conn, claims(&asks), sql, asks.len()).await?);
+            claimed.extend(numbers(&mut *conn, claims(&asks, now), sql).await?);
         }
     }
     Ok(claimed)
 }
 
 /// The claims as a table. (As a JSON text they cost several times as much.)
-fn claims(all: &[&ClaimParams]) -> QueryBuilder<Sqlite> {
-    let mut sql = QueryBuilder::new(NOW);
+fn claims(all: &[&ClaimParams], now: &'static str) -> QueryBuilder<Sqlite> {
+    let mut sql = QueryBuilder::new(now);
     sql.push(
         "ask (scope, key, seen, max_attempts, attempt_id, holder, fingerprint, lease, remember_begun) AS (",
     );
-    sql.push_values(all, |mut row, params| {
-        row.push_bind(params.key.scope().to_vec())
-            .push_bind(params.key.key().to_vec())
-            .push_bind(params.seen)
-            .push_bind(params.max_attempts)
-            .push_bind(params.attempt_id)
-            .push_bind(params.holder.to_string())
-            .push_bind(params.fingerprint.as_bytes().to_vec())
-            .push_bind(to_micros(params.lease))
-            .push_bind(to_micros(params.remember_begun));
+    sql.push_values(filled_up(all), |mut row, params| {
+        row.push_bind(params.map(|params| params.key.scope().to_vec()))
+            .push_bind(params.map(|params| params.key.key().to_vec()))
+            // (A row of no claim is no new key.)
+            .push_bind(params.map_or(Some(0), |params| params.seen))
+            .push_bind(params.map(|params| params.max_attempts))
+            .push_bind(params.map(|params| params.attempt_id))
+            .push_bind(params.map(|params| params.holder.to_string()))
+            .push_bind(params.map(|params| params.fingerprint.as_bytes().to_vec()))
+            .push_bind(params.map(|params| to_micros(params.lease)))
+            .push_bind(params.map(|params| to_micros(params.remember_begun)));
     });
     sql
 }
@@ -263,23 +276,33 @@ fn ends(all: &[FinishParams]) -> QueryBuilder<Sqlite> {
         "ask (scope, key, attempt_id, attempt, state, content_type, outcome, retain, remember, bound, pardon,
               remember_begun, step_is_open) AS (",
     );
-    sql.push_values(all, |mut row, params| {
-        let end = EndColumns::from(&params.end);
-        row.push_bind(params.key.scope().to_vec())
-            .push_bind(params.key.key().to_vec())
-            .push_bind(params.attempt_id)
-            .push_bind(params.attempt)
-            .push_bind(end.state)
-            .push_bind(end.outcome.map(|outcome| outcome.content_type().to_owned()))
-            .push_bind(end.outcome.map(|outcome| outcome.bytes().to_vec()))
-            .push_bind(end.retain)
-            .push_bind(end.remember)
-            .push_bind(end.bound)
-            .push_bind(end.pardon)
-            .push_bind(end.remember_begun)
-            .push_bind(end.step_is_open);
+    sql.push_values(filled_up(all), |mut row, params| {
+        let end = params.map(|params| EndColumns::from(&params.end));
+        let end = end.as_ref();
+        let outcome = end.and_then(|end| end.outcome);
+        row.push_bind(params.map(|params| params.key.scope().to_vec()))
+            .push_bind(params.map(|params| params.key.key().to_vec()))
+            .push_bind(params.map(|params| params.attempt_id))
+            .push_bind(params.map(|params| params.attempt))
+            .push_bind(end.map(|end| end.state))
+            .push_bind(outcome.map(|outcome| outcome.content_type().to_owned()))
+            .push_bind(outcome.map(|outcome| outcome.bytes().to_vec()))
+            .push_bind(end.and_then(|end| end.retain))
+            .push_bind(end.map(|end| end.remember))
+            .push_bind(end.map(|end| end.bound))
+            .push_bind(end.map(|end| end.pardon))
+            .push_bind(end.map(|end| end.remember_begun))
+            .push_bind(end.map(|end| end.step_is_open));
     });
     sql
+}
+
+/// All of them, and rows without one up to a power of two. So there are few texts, and SQLite parses each once. (sqlx
+/// keeps 100 prepared statements.)
+fn filled_up<T>(all: &[T]) -> impl Iterator<Item = Option<&T>> {
+    let none = std::iter::repeat_with(|| None);
+    let rows = all.iter().map(Some).chain(none);
+    rows.take(all.len().next_power_of_two())
 }
 
 /// What a statement returns for its asks.
@@ -287,12 +310,9 @@ async fn numbers(
     conn: &mut SqliteConnection,
     mut asks: QueryBuilder<Sqlite>,
     sql: &str,
-    number: usize,
 ) -> Result<Vec<KeyNumber>, sqlx::Error> {
     asks.push(")").push(sql);
-    // sqlx keeps 100 prepared statements. There are as many texts as sizes of a batch.
-    let query = asks.build_query_as().persistent(number == 1);
-    query.fetch_all(conn).await
+    asks.build_query_as().fetch_all(conn).await
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::in_tx::{database, in_transaction};
-use super::record::claim;
+use super::record::claim_in_tx;
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::in_tx::TxReply;
@@ -38,7 +38,7 @@ impl RecordInTxStore for SqliteConnection {
         sqlx::raw_sql("SAVEPOINT rowlock_claim")
             .execute(&mut *self)
             .await?;
-        let claimed = claim(self, std::slice::from_ref(params)).await?;
+        let claimed = claim_in_tx(self, params).await?;
         let attempt = claimed.first().map(|claimed| claimed.2);
         let database: Option<Uuid> = database(self).await?;
         let mine = |attempt| ClaimOutcome::Mine { attempt };

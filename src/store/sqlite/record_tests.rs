@@ -5,6 +5,7 @@ use sqlx::{Connection, Row};
 use super::*;
 use crate::model::Outcome;
 use crate::store::sqlite::step;
+use crate::store::sqlite::writing::IS_RELAXED;
 use crate::store::verbs::step::StepStore;
 
 async fn file(dir: &tempfile::TempDir) -> SqliteConnection {
@@ -24,13 +25,21 @@ async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_st
     let mut conn = file(&dir).await;
     // OFF, NORMAL, FULL, EXTRA: the level outside, and the level within.
     for (level, within) in [(0, 0), (1, 2), (2, 2), (3, 3)] {
+        let is_relaxed = level == 1;
         let set = format!("PRAGMA synchronous = {level}");
         sqlx::raw_sql(sqlx::AssertSqlSafe(set))
             .execute(&mut conn)
             .await
             .unwrap();
-        let seen = durably(&mut conn, async |conn| Ok(synchronous(conn).await)).await;
+        let work = async |conn: &mut _| Ok(synchronous(conn).await);
+        let seen = IS_RELAXED.scope(is_relaxed, durably(&mut conn, work)).await;
         assert_eq!(seen.unwrap(), within);
+        assert_eq!(synchronous(&mut conn).await, level);
+        let fails = async |_: &mut _| Err::<(), _>(sqlx::Error::RowNotFound);
+        let failed = IS_RELAXED
+            .scope(is_relaxed, durably(&mut conn, fails))
+            .await;
+        assert!(failed.is_err());
         assert_eq!(synchronous(&mut conn).await, level);
     }
 }

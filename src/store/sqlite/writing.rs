@@ -8,13 +8,44 @@ use crate::store::verbs::fault::Fault;
 /// Begins a transaction that has the write lock from its start.
 pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
 
+tokio::task_local! {
+    /// The commits of the connection on which the running verb is do not wait for the disk (NORMAL). Otherwise they do
+    /// (FULL, EXTRA), or that is the application's choice (OFF).
+    pub(super) static IS_RELAXED: bool;
+}
+
 /// Runs the work in a transaction that begins with the write lock.
 pub(super) async fn in_a_transaction<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
     let _turn = write_turn::turn().await;
-    let mut tx = conn.begin_with(BEGIN_TO_WRITE).await?;
+    begun_with(BEGIN_TO_WRITE, conn, work).await
+}
+
+/// Runs `work` in a transaction that is on the disk when it has ended. Other commits of a lane need not be.
+pub(super) async fn durably<T>(
+    conn: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, Fault> {
+    if !IS_RELAXED.try_with(|is| *is).unwrap_or_default() {
+        return in_a_transaction(conn, work).await;
+    }
+    let _turn = write_turn::turn().await;
+    let begin = "PRAGMA synchronous = FULL; BEGIN IMMEDIATE";
+    let result = begun_with(begin, conn, work).await;
+    sqlx::raw_sql("PRAGMA synchronous = NORMAL")
+        .execute(conn)
+        .await?;
+    result
+}
+
+async fn begun_with<T>(
+    begin: &'static str,
+    conn: &mut SqliteConnection,
+    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+) -> Result<T, Fault> {
+    let mut tx = conn.begin_with(begin).await?;
     match work(&mut tx).await {
         Ok(done) => {
             tx.commit().await?;
@@ -26,28 +57,4 @@ pub(super) async fn in_a_transaction<T>(
             Err(error.into())
         }
     }
-}
-
-/// Runs `work` in a transaction that is on the disk when it has ended. Other commits of a lane need not be.
-pub(super) async fn durably<T>(
-    conn: &mut SqliteConnection,
-    work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
-) -> Result<T, Fault> {
-    let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
-        .fetch_one(&mut *conn)
-        .await?;
-    // Only NORMAL is raised: FULL and EXTRA are durable already, and OFF is the application's choice.
-    let raise = level == 1;
-    if raise {
-        sqlx::raw_sql("PRAGMA synchronous = FULL")
-            .execute(&mut *conn)
-            .await?;
-    }
-    let result = in_a_transaction(conn, work).await;
-    if raise {
-        sqlx::raw_sql("PRAGMA synchronous = NORMAL")
-            .execute(conn)
-            .await?;
-    }
-    result
 }
