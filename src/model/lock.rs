@@ -243,13 +243,13 @@ mod tests {
             busy.to_string(),
             "others have too much of its capacity of 2 (`rowlock show NAME` lists them); 2 wait for it"
         );
-        busy.pause = Some(PauseInfo {
+        busy.pause = Some(Box::new(PauseInfo {
             name: busy.name.clone(),
             by: "ops".into(),
             why: "a move".into(),
             until: None,
             remaining: None,
-        });
+        }));
         assert_eq!(
             busy.to_string(),
             "paused by ops until it is resumed (a move); `rowlock resume NAME` ends the pause; 2 wait for it"

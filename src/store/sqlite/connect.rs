@@ -9,10 +9,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
+use uuid::Uuid;
 
 use super::file::{self, FileId};
 use super::journal::{check_locking, use_wal};
-use super::writing::BEGIN_TO_WRITE;
+use super::listener::listen;
+use super::writing::{BEGIN_TO_WRITE, IS_RELAXED};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
 use crate::store::driver::connector::{Connection, Connector, VerbCall};
@@ -21,6 +23,7 @@ use crate::store::driver::request::RequestLimit;
 use crate::store::driver::url;
 use crate::store::driver::write_turn::Writers;
 use crate::store::verbs::fault::Fault;
+use crate::store::verbs::queue::Listener;
 use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the
@@ -167,18 +170,30 @@ impl Connector for Sqlite {
         _server: usize,
         operation_timeout: Duration,
     ) -> Result<FileConnection, Fault> {
-        let (conn, file) = match self.path() {
+        let (mut conn, file) = match self.path() {
             Some(path) => self.open_named(path, operation_timeout).await?,
             None => (self.open(operation_timeout).await?, None),
         };
+        let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
+            .fetch_one(&mut conn)
+            .await?;
         // The file is there now.
         let writers = self.writers();
         Ok(FileConnection {
             conn,
             writers,
             file,
+            is_relaxed: level == 1,
             is_orphaned: false,
         })
+    }
+
+    async fn listen(
+        &self,
+        _server: usize,
+        session: Uuid,
+    ) -> Result<Option<Box<dyn Listener>>, Fault> {
+        listen(session)
     }
 }
 
@@ -244,6 +259,8 @@ pub(crate) struct FileConnection {
     writers: Option<Arc<Writers>>,
     /// The file's name, and which file it was when it was opened.
     file: Option<(PathBuf, FileId)>,
+    /// [`IS_RELAXED`]. (The level is not changed after the connection is made.)
+    is_relaxed: bool,
     /// The driver believes that a transaction is open.
     is_orphaned: bool,
 }
@@ -261,6 +278,7 @@ impl FileConnection {
             conn,
             writers: None,
             file: None,
+            is_relaxed: false,
             is_orphaned: false,
         }
     }
@@ -288,7 +306,7 @@ impl FileConnection {
 impl Connection for FileConnection {
     async fn run(&mut self, call: &mut dyn VerbCall, bound: Duration) -> Result<(), Fault> {
         self.check()?;
-        let verb = call.on(&mut self.conn);
+        let verb = IS_RELAXED.scope(self.is_relaxed, call.on(&mut self.conn));
         let done = match &self.writers {
             Some(writers) => writers.in_turns(bound, verb).await,
             None => verb.await,
@@ -321,6 +339,7 @@ impl Connection for FileConnection {
 #[cfg(test)]
 mod tests {
     use sqlx::Connection;
+    use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 
     use super::*;
 
@@ -340,6 +359,32 @@ mod tests {
         ] {
             let url = format!("sqlite:{}/a.db{parameters}", folder.display());
             assert_eq!(Sqlite::from_url(&url).is_ok(), is_made, "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_knows_whether_its_commits_wait_for_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
+        let options: SqliteConnectOptions = url.parse().unwrap();
+        let connect = async |options: SqliteConnectOptions| {
+            let connected = Sqlite::of(options).connect(0, PATIENCE * 600).await;
+            connected.unwrap().is_relaxed
+        };
+        // It puts the new file into WAL mode.
+        assert!(connect(options.clone()).await);
+        let rollback = options.journal_mode(SqliteJournalMode::Delete);
+        for (level, is_relaxed) in [
+            (SqliteSynchronous::Off, false),
+            (SqliteSynchronous::Normal, true),
+            (SqliteSynchronous::Full, false),
+            (SqliteSynchronous::Extra, false),
+        ] {
+            assert_eq!(
+                connect(rollback.clone().synchronous(level)).await,
+                is_relaxed,
+                "{level:?}"
+            );
         }
     }
 

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
+use super::waiter::wake_first;
 use super::writing::durably;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};
@@ -54,7 +55,7 @@ impl HoldStore for SqliteConnection {
     }
 
     async fn hold_run_out(&mut self, params: &RunOutParams) -> Result<HoldOutcome<()>, Fault> {
-        durably(self, async |conn| {
+        let done = durably(self, async |conn| {
             let run_out = sqlx::query(RUN_OUT)
                 .bind(params.name.as_bytes())
                 .bind(params.grant_id)
@@ -71,6 +72,12 @@ impl HoldStore for SqliteConnection {
                 HoldOutcome::Gone
             })
         })
-        .await
+        .await?;
+        if done == HoldOutcome::Done(()) {
+            // Those who wait for a permit wait for the name that it is one of.
+            let of = params.name.of_permit();
+            wake_first(self, of.as_ref().unwrap_or(&params.name)).await;
+        }
+        Ok(done)
     }
 }

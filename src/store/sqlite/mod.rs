@@ -13,6 +13,7 @@ mod in_tx;
 mod journal;
 mod lease;
 mod list;
+mod listener;
 mod lock_row;
 mod pause;
 mod permit;

@@ -11,13 +11,14 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::grant_rule::next_fence;
+use super::listener::told;
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{PermitName, PermitRequest, permits_of};
 use super::queue::joined_or_full;
-use super::waiter;
+use super::waiter::{self, First};
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name, Share};
-use crate::store::verbs::fault::{Fault, unlocked};
+use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{
     EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams, PassOutcome, PassParams, PassWhy,
@@ -78,8 +79,10 @@ impl PermitStore for SqliteConnection {
     }
 
     async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
-        let passed = in_a_transaction(self, async |conn| pass(conn, params).await).await;
-        unlocked(passed)
+        let mut heirs = Vec::new();
+        let pass = async |conn: &mut _| pass(conn, params, &mut heirs).await;
+        let passed = in_a_transaction(self, pass).await;
+        told(passed, &heirs)
     }
 
     async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
@@ -104,8 +107,10 @@ impl PermitStore for SqliteConnection {
     }
 
     async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {
-        let weighed = in_a_transaction(self, async |conn| weigh(conn, params).await).await;
-        unlocked(weighed)
+        let mut heirs = Vec::new();
+        let weigh = async |conn: &mut _| weigh(conn, params, &mut heirs).await;
+        let weighed = in_a_transaction(self, weigh).await;
+        told(weighed, &heirs)
     }
 
     async fn permit_resize(
@@ -113,8 +118,10 @@ impl PermitStore for SqliteConnection {
         name: &Name,
         capacity: u32,
     ) -> Result<Option<ResizeOutcome>, Fault> {
-        let resized = in_a_transaction(self, async |conn| resize(conn, name, capacity).await).await;
-        unlocked(resized)
+        let mut heirs = Vec::new();
+        let resize = async |conn: &mut _| resize(conn, name, capacity, &mut heirs).await;
+        let resized = in_a_transaction(self, resize).await;
+        told(resized, &heirs)
     }
 }
 
@@ -175,6 +182,7 @@ async fn left(conn: &mut SqliteConnection, name: &Name) -> Result<i64, sqlx::Err
 async fn pass(
     conn: &mut SqliteConnection,
     params: &PassParams,
+    heirs: &mut Vec<First>,
 ) -> Result<PassOutcome, sqlx::Error> {
     let found = PermitName::read(conn, &params.name).await?;
     let Some(mut lock) = found.filter(PermitName::has_permits) else {
@@ -191,13 +199,14 @@ async fn pass(
     if params.why == PassWhy::Orphaned {
         lock.recount().await?;
     }
-    let next = lock.grant_waiters().await?;
+    let next = lock.grant_waiters(heirs).await?;
     Ok(PassOutcome { ended, next })
 }
 
 async fn weigh(
     conn: &mut SqliteConnection,
     params: &WeighParams,
+    heirs: &mut Vec<First>,
 ) -> Result<WeighOutcome, sqlx::Error> {
     let Some(mut lock) = PermitName::read(conn, &params.name).await? else {
         return Ok(WeighOutcome::Gone);
@@ -227,7 +236,7 @@ async fn weigh(
     let weigh = weigh.bind(params.weight).bind(fence);
     weigh.execute(&mut *lock.conn).await?;
     lock.take(more).await?;
-    let next = lock.grant_waiters().await?;
+    let next = lock.grant_waiters(heirs).await?;
     Ok(WeighOutcome::Done { fence, next })
 }
 
@@ -235,6 +244,7 @@ async fn resize(
     conn: &mut SqliteConnection,
     name: &Name,
     capacity: u32,
+    heirs: &mut Vec<First>,
 ) -> Result<ResizeOutcome, sqlx::Error> {
     let Some(mut lock) = PermitName::read(conn, name).await? else {
         make_row(conn, name, Kind::Semaphore { capacity }).await?;
@@ -253,6 +263,6 @@ async fn resize(
     let resize = resize.bind(lock.now).bind(lock.waiters);
     resize.execute(&mut *lock.conn).await?;
     lock.capacity = i64::from(capacity);
-    let next = lock.grant_waiters().await?;
+    let next = lock.grant_waiters(heirs).await?;
     Ok(ResizeOutcome::Done { before, next })
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::grant_rule::next_fence;
 use super::lock_row::row_ends;
 use super::quarantine::is_quarantined;
-use super::waiter;
+use super::waiter::{self, First};
 use crate::model::bounds::MIN_TTL;
 use crate::model::{Kind, Name};
 use crate::store::verbs::permit::MOST;
@@ -258,7 +258,10 @@ impl<'a> PermitName<'a> {
 
     /// Grants permits to the first waiters, as many as fit, but at most [`MOST`]. The first one that does not fit
     /// blocks those after it.
-    pub(super) async fn grant_waiters(&mut self) -> Result<Vec<Uuid>, sqlx::Error> {
+    pub(super) async fn grant_waiters(
+        &mut self,
+        heirs: &mut Vec<First>,
+    ) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
         if self.waiters > 0 && !self.may_grant().await? {
@@ -283,6 +286,7 @@ impl<'a> PermitName<'a> {
             })
             .await?;
             next.push(first.grant_id);
+            heirs.push(first);
         }
         Ok(next)
     }

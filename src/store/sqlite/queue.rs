@@ -8,9 +8,10 @@ use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use super::grant_rule::{freed, next_fence};
+use super::listener::{told, wake};
 use super::lock_row::{make_row, read, row_ends};
 use super::quarantine::is_quarantined;
-use super::waiter;
+use super::waiter::{self, First};
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name};
 use crate::store::driver::{json, write_turn};
@@ -159,8 +160,10 @@ impl QueueStore for SqliteConnection {
 
     async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
         for _ in 0..2 {
-            let passed = in_a_transaction(self, async |conn| pass(conn, params).await).await;
-            match unlocked(passed)? {
+            let mut heirs = Vec::new();
+            let pass = async |conn: &mut _| pass(conn, params, &mut heirs).await;
+            let passed = in_a_transaction(self, pass).await;
+            match told(passed, &heirs)? {
                 Some(PassFound::Done(passed)) => return Ok(Some(passed)),
                 Some(PassFound::LeftBehind(session)) => {
                     let name = params.name.clone();
@@ -195,6 +198,11 @@ impl QueueStore for SqliteConnection {
             .fetch_all(self)
             .await?;
         Ok(Name::all_of(&awaited))
+    }
+
+    async fn queue_test(&mut self, session: Uuid) -> Result<(), Fault> {
+        wake(session);
+        Ok(())
     }
 
     async fn queue_version(&mut self) -> Result<Option<i64>, Fault> {
@@ -261,7 +269,11 @@ async fn join(
     }))
 }
 
-async fn pass(conn: &mut SqliteConnection, params: &PassParams) -> Result<PassFound, sqlx::Error> {
+async fn pass(
+    conn: &mut SqliteConnection,
+    params: &PassParams,
+    heirs: &mut Vec<First>,
+) -> Result<PassFound, sqlx::Error> {
     let name = params.name.as_bytes();
     let Some(mut row) = state(conn, &params.name).await? else {
         return Ok(PassFound::Done(PassOutcome::NOTHING));
@@ -300,7 +312,9 @@ async fn pass(conn: &mut SqliteConnection, params: &PassParams) -> Result<PassFo
         let window = (row.now, first.window(row.now));
         let whose = (first.grant_id, &*first.holder);
         grant(conn, name, whose, window, None).await?;
-        vec![first.grant_id]
+        let next = vec![first.grant_id];
+        heirs.push(first);
+        next
     } else {
         sqlx::query(FREE).bind(name).execute(conn).await?;
         Vec::new()

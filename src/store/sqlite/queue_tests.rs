@@ -10,6 +10,10 @@ use crate::store::sqlite::Sqlite;
 use crate::store::tests::{Place, TTL, queue_cases};
 use crate::store::verbs::schema::SchemaStore;
 
+#[cfg(target_os = "linux")]
+#[path = "listener_tests.rs"]
+mod listeners;
+
 #[derive(Clone)]
 struct File(Arc<TempDir>);
 

@@ -7,6 +7,8 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::grant_rule::freed;
+use super::listener::wake;
+use super::waiter::first_sessions;
 use super::writing::in_a_transaction;
 use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;
@@ -141,12 +143,17 @@ impl SessionStore for SqliteConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        in_a_transaction(self, async |conn| {
+        let (freed, waiting) = in_a_transaction(self, async |conn| {
             sqlx::query(END).bind(id).execute(&mut *conn).await?;
+            let waiting = first_sessions(conn, id).await?;
             let (freed, _) = free(conn, id, i64::MAX).await?;
-            Ok(freed)
+            Ok((freed, waiting))
         })
-        .await
+        .await?;
+        for session in waiting {
+            wake(session);
+        }
+        Ok(freed)
     }
 
     async fn session_list(&mut self) -> Result<Vec<SessionRow>, Fault> {

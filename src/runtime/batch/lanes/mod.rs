@@ -49,10 +49,10 @@ use crate::model::{FaultKind, Moment, Unfinished};
 use crate::runtime::base::timer::{sleep_until, sleep_until_some};
 use crate::store::driver::request::RequestLimit;
 use crate::store::verbs::fault::Fault;
+pub(crate) use batch_limits::MAX_BYTES;
 use pending::Pending;
 pub(crate) use post::Home;
 use post::Post;
-pub(crate) use batch_limits::MAX_BYTES;
 use trouble::Trouble;
 
 /// A message to a lane.

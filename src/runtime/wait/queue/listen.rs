@@ -156,7 +156,10 @@ async fn hear(
             }
         };
         match news {
-            News::Passed(grant_id) => queue.passed(grant_id),
+            News::Passed(grant_id) => {
+                queue.heard();
+                queue.passed(grant_id);
+            }
             News::Look => queue.queued(true),
             News::Woken => {
                 queue.woken();

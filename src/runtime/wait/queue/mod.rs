@@ -12,7 +12,7 @@
 //!
 //! - *This client released the name*: the answer to the release says whose turn it is.
 //! - *The server tells it* (PostgreSQL): one connection [listens](listen) for all waiters of the client. On MySQL and
-//!   MariaDB the one who passes the name on wakes that connection, and a look follows.
+//!   MariaDB the one who passes the name on wakes that connection, and a look follows. On SQLite it sends a datagram.
 //! - *A look*: one statement for all waiters of the client ([`watch`]). Where the server tells the news, a look comes
 //!   each second, and one 100 ms after a new place: it learns when the grant expires, and the name of a dead holder is
 //!   passed on in time. Elsewhere there are many looks soon after something has changed, and few after a while.
@@ -206,6 +206,14 @@ impl Queue {
         state.is_woken = true;
         state.soon.get_or_insert(now + SOON);
         self.watch.notify_one();
+    }
+
+    /// The name was passed on to a waiter of this client, which has heard it.
+    fn heard(&self) {
+        let state = &mut *self.state();
+        if state.told.is_none() {
+            (state.woken, state.missed) = (Some(Moment::now()), None);
+        }
     }
 
     /// A look that began then found a grant after a wake. (A look after another look finds others.)
