@@ -1,9 +1,10 @@
-//! `MySQL` and `MariaDB`: a client that waits sleeps on a connection, and is woken.
+//! `MySQL` and `MariaDB`: a client that waits sleeps on a connection, and is woken. SQLite: it is told by a datagram.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
 use rowlock_test::{Db, Own, User, eventually, join, patience, take, takes_less_than};
+use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -100,5 +101,68 @@ async fn nobody_sleeps_in_the_pool_of_threads_of_mariadb() {
     assert_eq!(asleep(&db, &user).await, 0);
     drop((holds, waits));
     user.remove(&db).await;
+    db.remove().await;
+}
+
+/// Passes a name on to its waiter, as a client does that cannot tell the waiting one: in another container, say. Returns
+/// how long the waiter took.
+async fn pass_on_silently(db: &Db, clients: (&Rowlock, &Rowlock)) -> Duration {
+    let (holds, waits) = clients;
+    let _held = take(holds, "a", TTL).await;
+    let waiting = join(waits, "a", "waits").await;
+    // Longer than a new place is looked at soon.
+    sleep(Duration::from_millis(300)).await;
+    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
+    db.execute(&format!(
+        "BEGIN IMMEDIATE;
+         UPDATE rowlock_lock
+         SET grant_id = (SELECT grant_id FROM rowlock_waiter), fence = fence + 1, holder = 'waits', acquired_at = {now},
+             expires_at = {now} + 2000000, waiters = 0, passed = next_position - 1;
+         DELETE FROM rowlock_waiter;
+         COMMIT"
+    ))
+    .await;
+    let passed = Instant::now();
+    let held = waiting.await.unwrap().unwrap();
+    let took = passed.elapsed();
+    held.release().await.unwrap();
+    took
+}
+
+#[tokio::test]
+async fn a_client_that_nobody_tells_looks_often() {
+    let db = Db::new(Engine::Sqlite).await;
+    let (holds, waits) = (db.rowlock().await, db.rowlock().await);
+    // The first one is late: then the waiter knows.
+    pass_on_silently(&db, (&holds, &waits)).await;
+    // In the pace of clients that are told, these take some eight seconds.
+    takes_less_than(Duration::from_secs(5), async || {
+        for _ in 0..10 {
+            pass_on_silently(&db, (&holds, &waits)).await;
+        }
+    })
+    .await;
+    drop((holds, waits));
+    db.remove().await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_client_that_is_told_looks_seldom() {
+    let db = Db::new(Engine::Sqlite).await;
+    let (holds, waits) = (db.rowlock().await, db.rowlock().await);
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < patience(), "it looks often");
+        let held = take(&holds, "a", TTL).await;
+        let waiting = join(&waits, "a", "waits").await;
+        held.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        // Looks find what was not told. A client that looks often does so within milliseconds.
+        if pass_on_silently(&db, (&holds, &waits)).await > Duration::from_millis(100) {
+            break;
+        }
+    }
+    drop((holds, waits));
     db.remove().await;
 }

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::File;
 use crate::model::{Kind, Share};
 use crate::store::sqlite::listener::listen;
-use crate::store::tests::{Client, TTL, named};
+use crate::store::tests::{Client, TTL, named, patience};
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
 use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{JoinOutcome, Listener, News, PassParams, PassWhy, QueueStore};
@@ -16,7 +16,8 @@ fn listener_of(client: &Client<File>) -> Box<dyn Listener> {
 }
 
 async fn heard(listener: &mut dyn Listener) -> News {
-    listener.next().await.unwrap()
+    let heard = tokio::time::timeout(patience(), listener.next()).await;
+    heard.expect("it is told").unwrap()
 }
 
 #[tokio::test]
