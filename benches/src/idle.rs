@@ -31,8 +31,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// How many are made at the same time.
 const AT_ONCE: usize = 512;
 
-/// Until the pace of a client is the lasting one, and the server's statistics are those of the rest.
+/// Until the pace of a client is the lasting one.
 const SETTLING: Duration = Duration::from_secs(20);
+
+const HEADER: [&str; 5] = ["engine", "what", "count", "bytes of each", "statements/min"];
 
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -109,6 +111,20 @@ struct Figure {
 }
 
 impl Figure {
+    fn row(&self) -> [String; 5] {
+        let bytes = match self.count {
+            0 => String::new(),
+            _ => format!("{:.0}", self.bytes_of_each()),
+        };
+        [
+            self.engine.to_owned(),
+            self.what.name().to_owned(),
+            self.count.to_string(),
+            bytes,
+            format!("{:.1}", self.statements),
+        ]
+    }
+
     fn bytes_of_each(&self) -> f64 {
         let [before, after] = self.memory;
         (after - before).max(0.0) * 1024.0 / to_float(self.count)
@@ -139,27 +155,9 @@ async fn main() -> Result<(), Failure> {
 }
 
 fn print(figures: &[Figure]) {
-    let mut rows = table(&[
-        "engine",
-        "what",
-        "count",
-        "client MiB",
-        "bytes of each",
-        "statements/min",
-    ]);
+    let mut rows = table(&HEADER);
     for figure in figures {
-        let bytes = match figure.count {
-            0 => String::new(),
-            _ => format!("{:.0}", figure.bytes_of_each()),
-        };
-        rows.add_row([
-            figure.engine.to_owned(),
-            figure.what.name().to_owned(),
-            figure.count.to_string(),
-            format!("{:.1}", figure.memory[1] / 1024.0),
-            bytes,
-            format!("{:.1}", figure.statements),
-        ]);
+        rows.add_row(figure.row());
     }
     println!("{rows}");
 }
@@ -167,21 +165,9 @@ fn print(figures: &[Figure]) {
 fn write(out: &Path, figures: &[Figure]) -> Result<(), Failure> {
     std::fs::create_dir_all(out)?;
     let mut csv = csv::Writer::from_path(out.join("idle.csv"))?;
-    csv.write_record([
-        "engine",
-        "what",
-        "count",
-        "bytes_of_each",
-        "statements_per_minute",
-    ])?;
+    csv.write_record(HEADER)?;
     for figure in figures {
-        csv.write_record([
-            figure.engine,
-            figure.what.name(),
-            &figure.count.to_string(),
-            &format!("{:.0}", figure.bytes_of_each()),
-            &format!("{:.1}", figure.statements),
-        ])?;
+        csv.write_record(figure.row())?;
     }
     csv.flush()?;
     let mut engines: Vec<&str> = figures.iter().map(|figure| figure.engine).collect();
@@ -289,16 +275,11 @@ async fn hold(url: &str, what: What, count: usize) -> Result<(), Failure> {
     let (mut held, mut keys) = (Vec::new(), Vec::new());
     match what {
         What::Nothing => {}
-        What::Leases => {
+        What::Leases | What::SessionLocks => {
+            let in_session = what == What::SessionLocks;
             held = each(count, move |number| {
                 let lock = client.lock(format!("{prefix}-{number}"));
-                async move { Ok(lock.acquire().await?) }
-            })
-            .await?;
-        }
-        What::SessionLocks => {
-            held = each(count, move |number| {
-                let lock = client.lock(format!("{prefix}-{number}")).in_session();
+                let lock = if in_session { lock.in_session() } else { lock };
                 async move { Ok(lock.acquire().await?) }
             })
             .await?;

@@ -23,9 +23,16 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         }
         Err(_) => humantime::parse_duration(text).ok(),
     };
-    duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| {
-        format!("`{text}` is not a duration: give seconds, or whole numbers with units, like 500ms, 10s, 5m or 1h30m")
-    })
+    match duration {
+        Some(duration) if duration <= LONGEST => Ok(duration),
+        Some(_) => Err(format!(
+            "`{text}` is too long: at most {}s",
+            LONGEST.as_secs()
+        )),
+        None => Err(format!(
+            "`{text}` is not a duration: give seconds, or whole numbers with units, like 500ms, 10s, 5m or 1h30m"
+        )),
+    }
 }
 
 #[cfg(test)]
@@ -52,10 +59,15 @@ mod tests {
             "10 parsecs",
             "99999999999999999999",
             "99999999999999999999s",
-            "18446744073709551615",
             "18446744073709551615h",
         ] {
             assert!(parse(text).unwrap_err().contains("like 500ms"), "{text}");
+        }
+        for text in ["18446744073709551615", "4294967296"] {
+            assert!(
+                parse(text).unwrap_err().contains("at most 4294967295s"),
+                "{text}"
+            );
         }
         for text in ["10M", "1month", "1y"] {
             assert!(parse(text).unwrap_err().contains("days (d)"), "{text}");

@@ -87,7 +87,7 @@ Examples:
 ROWLOCK_LOG=warn prints warnings, too, on standard error.
 
 Exit codes:
-  1  show, release without --force: nobody holds the lock;
+  1  show, release without --force: nobody holds the lock; resume: it is not paused;
      idempotency show, reset, resolve: the record does not exist
   64 wrong usage, or the name is of another kind or capacity; release without --force: it is held
   69 database unreachable, missing or read-only, login refused, outcome unknown

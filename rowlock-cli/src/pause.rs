@@ -25,14 +25,22 @@ impl Pause {
     pub(crate) async fn execute(self, url: &str) -> Result<u8, Failure> {
         let rowlock = database::find(url).await?;
         let admin = rowlock.admin();
+        let before = admin.paused(self.name.clone()).await?;
         let pause = admin.pause(self.name.clone(), self.time, &self.why).await?;
         say!("{:?} is {pause}", self.name)?;
-        let held = admin.holders(self.name).await?;
-        if let Some(first) = held.first() {
-            say!(
-                "{} holds it, and keeps it until it releases it",
-                first.holder.escape_debug()
-            )?;
+        if let Some(before) = before {
+            say!("this replaces another pause: it was {before}")?;
+        }
+        match &admin.holders(self.name).await?[..] {
+            [] => {}
+            [first] => {
+                let holder = first.holder.escape_debug();
+                say!("{holder} holds it, and keeps it until it releases it")?;
+            }
+            [first, others @ ..] => {
+                let (holder, more) = (first.holder.escape_debug(), others.len());
+                say!("{holder} and {more} more hold it, and keep it until they release it")?;
+            }
         }
         Ok(0)
     }

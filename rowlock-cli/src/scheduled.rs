@@ -60,8 +60,10 @@ impl Scheduled {
         }
         match job.begin().await {
             Ok(run) => Ok(Some(run)),
-            // In a quarantine it runs nowhere.
-            Err(Error::WaitTimeout { busy, .. }) if busy.quarantine.is_none() => {
+            // In a quarantine, or while its name is paused and free, it runs nowhere.
+            Err(Error::WaitTimeout { busy, .. })
+                if busy.quarantine.is_none() && (busy.pause.is_none() || busy.holder.is_some()) =>
+            {
                 // cron mails what a job prints.
                 if std::io::stderr().is_terminal() {
                     tell(format_args!(

@@ -115,7 +115,7 @@ impl FromStr for Permits {
             Some((weight, capacity)) if 1 <= weight && weight <= capacity && capacity < 1 << 31 => {
                 Ok(Self { weight, capacity })
             }
-            Some((weight, capacity)) if capacity < 1 << 31 => Err(format!(
+            Some((weight, capacity)) if (1..1 << 31).contains(&capacity) => Err(format!(
                 "{weight} of {capacity} permits: take 1 at least and all at most"
             )),
             _ => Err("give N/M: this command takes N of M permits, as in 1/3".into()),

@@ -36,7 +36,11 @@ async fn state(rowlock: &Rowlock, name: &Name) -> Result<String, Error> {
     let info = rowlock.admin().name(name.clone()).await?;
     let queue = rowlock.admin().queue(name.clone()).await?;
     let (held, pause) = info.map_or_else(Default::default, |info| (info.holders, info.pause));
+    let quarantine = rowlock.admin().quarantine_left().await?;
     let who = match &held[..] {
+        [] if quarantine.is_some() => {
+            "the database is in quarantine, and grants nothing until that ends".into()
+        }
         [] if let Some(pause) = &pause => pause.to_string(),
         [] => "nobody holds it now".into(),
         [first, others @ ..] => {

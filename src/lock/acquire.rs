@@ -232,6 +232,9 @@ impl Lock {
                     if busy.waiters > 0 && !is_passed_on && !give_up.has_passed() =>
                 {
                     is_passed_on = self.core.pass_on(name, self.kind()).await?;
+                    if !is_passed_on {
+                        sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
+                    }
                 }
                 JoinAnswer::Full(busy) => return Ok(AcquireAnswer::Not(busy)),
                 // Another verb has the row of the name, for a moment.

@@ -30,6 +30,14 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
         "{}",
         stderr(&refused)
     );
+    // A job that is paused runs nowhere: that is no success.
+    let job = shell.run(&["run", "never-used", "--at-least-for", "1s", "--", "true"]);
+    assert_eq!(code(&job), 75, "{}", stderr(&job));
+    assert!(
+        stderr(&job).contains("paused by rowlock["),
+        "{}",
+        stderr(&job)
+    );
     let list = shell.json(&["ls", "--json"]);
     assert_eq!(list[0]["pause"]["why"], "the bank is down");
     assert!(
@@ -55,6 +63,14 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
     wait("it waits", waits);
     assert_eq!(code(&shell.run(&["resume", "a"])), 0);
     assert!(waiter.wait().unwrap().success());
+    for (why, replaces) in [("one", false), ("two", true)] {
+        let said = stdout(&shell.run(&["pause", "b", "--why", why]));
+        assert_eq!(
+            said.contains("until it is resumed (one)\n") && said.contains("replaces"),
+            replaces,
+            "{said}"
+        );
+    }
     let again = shell.run(&["resume", "a"]);
     assert_eq!(
         (code(&again), stdout(&again).contains("is not paused")),

@@ -65,8 +65,9 @@ impl fmt::Display for Error {
             Self::WrongKind { name, is, asked } => match (is, asked) {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
                     f,
-                    "{name:?} is {is}, and {asked} was asked for: use one capacity everywhere; \
-                     `Semaphore::set_capacity` changes it (command: `rowlock set-capacity NAME {}`)",
+                    "{name:?} is {is}, and {asked} was asked for: ask for {} everywhere, or change what it is \
+                     (`Semaphore::set_capacity`; command: `rowlock set-capacity NAME {}`)",
+                    is.capacity(),
                     asked.capacity()
                 ),
                 _ => write!(
@@ -127,7 +128,7 @@ impl fmt::Display for Error {
             Self::Record(error) => write!(f, "{error}"),
             Self::Lost { name, loss } => write!(
                 f,
-                "the lease of {name:?} was lost: {loss}; stop the work, roll back, and acquire it again"
+                "the lease of {name:?} was lost: {loss}; stop the work, and undo what is not committed"
             ),
             Self::CutOff { name, loss } => write!(
                 f,

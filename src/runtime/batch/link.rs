@@ -108,8 +108,8 @@ impl Link {
         self.wait = wait;
     }
 
-    fn patience(&self) -> Option<Duration> {
-        (!self.is_urgent).then(|| self.cuts.patience())
+    fn time_before_cut(&self) -> Option<Duration> {
+        (!self.is_urgent).then(|| self.cuts.time_before_cut())
     }
 
     /// Whether the last call was cut off for an urgent one.
@@ -179,7 +179,7 @@ impl Link {
                 }
                 Ok(made)
             };
-            let ready = slot.unless_cut(link.patience(), ready).await;
+            let ready = slot.unless_cut(link.time_before_cut(), ready).await;
             *lock = Some(ready.unwrap_or_else(|| Err(Fault::timed_out()))?);
             Ok(())
         }
@@ -300,7 +300,7 @@ impl Link {
             self.wait = bound;
             self.precede();
         }
-        let (asked, patience) = (Moment::now(), self.patience());
+        let (asked, patience) = (Moment::now(), self.time_before_cut());
         // A wait leaves time for the call. (A call before an urgent one has no more time than that.)
         let longest = if self.is_urgent { bound * 2 } else { bound / 2 };
         let waited = timeout(longest, self.slot.connection(self.is_urgent)).await;

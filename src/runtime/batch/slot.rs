@@ -27,7 +27,7 @@ pub(super) struct Cuts(pub(super) u32);
 
 impl Cuts {
     /// How long the next call has before an urgent one cuts it off.
-    pub(super) fn patience(self) -> Duration {
+    pub(super) fn time_before_cut(self) -> Duration {
         TIME_BEFORE_CUT * (1 << self.0.min(4))
     }
 

@@ -70,6 +70,9 @@ impl Listener for Channel {
 fn news(payload: &str) -> News {
     match payload {
         "look" => News::Look,
-        _ => payload.parse().map_or(News::Test, News::Passed),
+        _ => payload.parse().map_or(News::Test, |to| News::Passed {
+            to,
+            by_another: true,
+        }),
     }
 }

@@ -6,25 +6,24 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 use uuid::Uuid;
 
+use super::connection::FileConnection;
 use super::file::{self, FileId};
 use super::journal::{check_locking, use_wal};
 use super::listener::listen;
-use super::writing::{BEGIN_TO_WRITE, IS_RELAXED};
+use super::writing::{BEGIN_TO_WRITE, is_relaxed};
 use crate::model::{ConnectError, Error, FaultKind};
 use crate::store::driver::capabilities::Capabilities;
-use crate::store::driver::connector::{Connection, Connector, VerbCall};
+use crate::store::driver::connector::Connector;
 use crate::store::driver::origin::Current;
 use crate::store::driver::request::RequestLimit;
 use crate::store::driver::url;
 use crate::store::driver::write_turn::Writers;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::queue::Listener;
-use crate::store::verbs::schema::{MigrateFault, MigrateUntil, SchemaStore};
 
 /// A lane retries by itself, more often than SQLite, whose pauses grow to a tenth of a second. When many write, the
 /// connection that retries often gets the file.
@@ -174,16 +173,14 @@ impl Connector for Sqlite {
             Some(path) => self.open_named(path, operation_timeout).await?,
             None => (self.open(operation_timeout).await?, None),
         };
-        let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
-            .fetch_one(&mut conn)
-            .await?;
+        let is_relaxed = is_relaxed(&mut conn).await?;
         // The file is there now.
         let writers = self.writers();
         Ok(FileConnection {
             conn,
             writers,
             file,
-            is_relaxed: level == 1,
+            is_relaxed,
             is_orphaned: false,
         })
     }
@@ -251,89 +248,10 @@ impl Sqlite {
     }
 }
 
-/// A connection of rowlock's own, whose verbs take turns with the other writers of this process.
-#[derive(Debug)]
-pub(crate) struct FileConnection {
-    conn: SqliteConnection,
-    /// `None` for a database in memory.
-    writers: Option<Arc<Writers>>,
-    /// The file's name, and which file it was when it was opened.
-    file: Option<(PathBuf, FileId)>,
-    /// [`IS_RELAXED`]. (The level is not changed after the connection is made.)
-    is_relaxed: bool,
-    /// The driver believes that a transaction is open.
-    is_orphaned: bool,
-}
-
 /// Whether the database is in a file. (One in memory may have a name.)
 async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
     let file = "SELECT coalesce(file, '') <> '' FROM pragma_database_list WHERE name = 'main'";
     Ok(sqlx::query_scalar(file).fetch_one(conn).await?)
-}
-
-impl FileConnection {
-    #[cfg(test)]
-    pub(crate) fn without_turns(conn: SqliteConnection) -> Self {
-        Self {
-            conn,
-            writers: None,
-            file: None,
-            is_relaxed: false,
-            is_orphaned: false,
-        }
-    }
-
-    fn check(&self) -> Result<(), Fault> {
-        if self.is_orphaned {
-            let orphaned = "a transaction on this connection cannot be rolled back";
-            return Err(Fault::said(FaultKind::Disconnected, orphaned));
-        }
-        self.check_file()
-    }
-
-    /// Fails if the name leads to another file than the one that is open: nobody else reads what is written there.
-    fn check_file(&self) -> Result<(), Fault> {
-        match &self.file {
-            Some((path, id)) if file::id(path) != Some(*id) => {
-                Err(Fault::said(FaultKind::Disconnected, file::REPLACED))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-#[async_trait(?Send)]
-impl Connection for FileConnection {
-    async fn run(&mut self, call: &mut dyn VerbCall, bound: Duration) -> Result<(), Fault> {
-        self.check()?;
-        let verb = IS_RELAXED.scope(self.is_relaxed, call.on(&mut self.conn));
-        let done = match &self.writers {
-            Some(writers) => writers.in_turns(bound, verb).await,
-            None => verb.await,
-        };
-        if done.is_err() && self.conn.is_in_transaction() {
-            // The ROLLBACK may be under way.
-            self.conn.ping().await?;
-            if self.conn.is_in_transaction() {
-                // On a full disk SQLite has rolled back by itself, and then refuses the driver's ROLLBACK.
-                self.is_orphaned = true;
-            }
-        }
-        // It may have waited for its turn.
-        self.check_file()?;
-        done
-    }
-
-    async fn migrate(&mut self, until: MigrateUntil) -> Result<Vec<String>, MigrateFault> {
-        SchemaStore::migrate(&mut self.conn, until).await
-    }
-
-    async fn close(self: Box<Self>) {
-        // Of two that close a file at the same time each takes the other one for the last, and leaves the log.
-        static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-        let _alone = ALONE.lock().await;
-        let _ = sqlx::Connection::close(self.conn).await;
-    }
 }
 
 #[cfg(test)]

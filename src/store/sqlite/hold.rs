@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
-use super::waiter::wake_first;
+use super::listener::wake_first;
 use super::writing::durably;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};

@@ -1,11 +1,12 @@
 //! Who listens is told.
 
+use rowlock_test::patience;
 use uuid::Uuid;
 
 use super::File;
 use crate::model::{Kind, Share};
 use crate::store::sqlite::listener::listen;
-use crate::store::tests::{Client, TTL, named, patience};
+use crate::store::tests::{Client, TTL, named};
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
 use crate::store::verbs::permit::{PermitStore, ResizeOutcome, WeighOutcome, WeighParams};
 use crate::store::verbs::queue::{JoinOutcome, Listener, News, PassParams, PassWhy, QueueStore};
@@ -13,6 +14,12 @@ use crate::store::verbs::session::SessionStore;
 
 fn listener_of(client: &Client<File>) -> Box<dyn Listener> {
     listen(client.session).unwrap().unwrap()
+}
+
+/// By this process.
+fn passed(to: Uuid) -> News {
+    let by_another = false;
+    News::Passed { to, by_another }
 }
 
 async fn heard(listener: &mut dyn Listener) -> News {
@@ -33,7 +40,7 @@ async fn whoever_waits_is_told() {
     let held = holder.hold("a").await;
     let waits = client.wait("a").await.params.grant_id;
     holder.release(held.params.grant_id, "a", held.fence).await;
-    assert_eq!(heard(listener).await, News::Passed(waits));
+    assert_eq!(heard(listener).await, passed(waits));
     assert!(client.row("a").await.is_of(waits));
 
     // The lease of the holder ends sooner.
@@ -70,7 +77,7 @@ async fn whoever_waits_for_permits_is_told() {
         why,
     };
     holder.conn.permit_pass(&params).await.unwrap();
-    assert_eq!(heard(listener).await, News::Passed(waits.grant_id));
+    assert_eq!(heard(listener).await, passed(waits.grant_id));
 
     // There are more of them.
     let waits = client.ask("s");
@@ -79,7 +86,7 @@ async fn whoever_waits_for_permits_is_told() {
     let next = vec![waits.grant_id];
     let before = Some(1);
     assert_eq!(resized, Some(ResizeOutcome::Done { before, next }));
-    assert_eq!(heard(listener).await, News::Passed(waits.grant_id));
+    assert_eq!(heard(listener).await, passed(waits.grant_id));
 
     // A writer goes on as a reader.
     let of = |weight| Share {
@@ -104,7 +111,7 @@ async fn whoever_waits_for_permits_is_told() {
         matches!(weighed, Some(WeighOutcome::Done { .. })),
         "{weighed:?}"
     );
-    assert_eq!(heard(listener).await, News::Passed(waits.grant_id));
+    assert_eq!(heard(listener).await, passed(waits.grant_id));
 }
 
 #[tokio::test]
@@ -112,10 +119,10 @@ async fn whoever_waits_for_the_locks_of_a_session_is_told_of_its_end() {
     let place = &File::new().await;
     let (mut holder, mut client) = (Client::new(place).await, Client::new(place).await);
     let mut listener = listener_of(&client);
-    let mut held = holder.ask("a");
+    let mut held = holder.ask("ü");
     held.in_session = true;
     holder.conn.queue_join(&held).await.unwrap();
-    client.wait("a").await;
+    client.wait("ü").await;
     assert_eq!(holder.conn.session_end(holder.session).await.unwrap(), 1);
     assert_eq!(heard(&mut *listener).await, News::Woken);
 }
@@ -174,7 +181,7 @@ async fn what_was_not_committed_is_not_told() {
     holder.run("DROP TRIGGER fails").await;
     holder.conn.queue_pass(&pass).await.unwrap();
     holder.conn.queue_test(client.session).await.unwrap();
-    assert_eq!(heard(&mut *listener).await, News::Passed(waits));
+    assert_eq!(heard(&mut *listener).await, passed(waits));
     assert_eq!(heard(&mut *listener).await, News::Woken);
     assert!(client.row("a").await.is_of(waits));
 }

@@ -3,6 +3,7 @@
 
 mod clean;
 mod connect;
+mod connection;
 mod deadlock;
 mod fault;
 mod file;

@@ -11,11 +11,11 @@ use async_trait::async_trait;
 use sqlx::SqliteConnection;
 
 use super::grant_rule::next_fence;
-use super::listener::told;
+use super::listener::{PassedTo, tell_after_commit};
 use super::lock_row::{make_row, row_ends};
 use super::permit_row::{PermitName, PermitRequest, permits_of};
 use super::queue::joined_or_full;
-use super::waiter::{self, First};
+use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name, Share};
 use crate::store::verbs::fault::Fault;
@@ -79,10 +79,10 @@ impl PermitStore for SqliteConnection {
     }
 
     async fn permit_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
-        let mut heirs = Vec::new();
-        let pass = async |conn: &mut _| pass(conn, params, &mut heirs).await;
+        let mut passed_to = Vec::new();
+        let pass = async |conn: &mut _| pass(conn, params, &mut passed_to).await;
         let passed = in_a_transaction(self, pass).await;
-        told(passed, &heirs)
+        tell_after_commit(passed, &passed_to)
     }
 
     async fn permit_look(&mut self, all: &[LookParams]) -> Result<Vec<LookOutcome>, Fault> {
@@ -107,10 +107,10 @@ impl PermitStore for SqliteConnection {
     }
 
     async fn permit_weigh(&mut self, params: &WeighParams) -> Result<Option<WeighOutcome>, Fault> {
-        let mut heirs = Vec::new();
-        let weigh = async |conn: &mut _| weigh(conn, params, &mut heirs).await;
+        let mut passed_to = Vec::new();
+        let weigh = async |conn: &mut _| weigh(conn, params, &mut passed_to).await;
         let weighed = in_a_transaction(self, weigh).await;
-        told(weighed, &heirs)
+        tell_after_commit(weighed, &passed_to)
     }
 
     async fn permit_resize(
@@ -118,10 +118,10 @@ impl PermitStore for SqliteConnection {
         name: &Name,
         capacity: u32,
     ) -> Result<Option<ResizeOutcome>, Fault> {
-        let mut heirs = Vec::new();
-        let resize = async |conn: &mut _| resize(conn, name, capacity, &mut heirs).await;
+        let mut passed_to = Vec::new();
+        let resize = async |conn: &mut _| resize(conn, name, capacity, &mut passed_to).await;
         let resized = in_a_transaction(self, resize).await;
-        told(resized, &heirs)
+        tell_after_commit(resized, &passed_to)
     }
 }
 
@@ -182,7 +182,7 @@ async fn left(conn: &mut SqliteConnection, name: &Name) -> Result<i64, sqlx::Err
 async fn pass(
     conn: &mut SqliteConnection,
     params: &PassParams,
-    heirs: &mut Vec<First>,
+    passed_to: &mut Vec<PassedTo>,
 ) -> Result<PassOutcome, sqlx::Error> {
     let found = PermitName::read(conn, &params.name).await?;
     let Some(mut lock) = found.filter(PermitName::has_permits) else {
@@ -199,14 +199,14 @@ async fn pass(
     if params.why == PassWhy::Orphaned {
         lock.recount().await?;
     }
-    let next = lock.grant_waiters(heirs).await?;
+    let next = lock.grant_waiters(passed_to).await?;
     Ok(PassOutcome { ended, next })
 }
 
 async fn weigh(
     conn: &mut SqliteConnection,
     params: &WeighParams,
-    heirs: &mut Vec<First>,
+    passed_to: &mut Vec<PassedTo>,
 ) -> Result<WeighOutcome, sqlx::Error> {
     let Some(mut lock) = PermitName::read(conn, &params.name).await? else {
         return Ok(WeighOutcome::Gone);
@@ -236,7 +236,7 @@ async fn weigh(
     let weigh = weigh.bind(params.weight).bind(fence);
     weigh.execute(&mut *lock.conn).await?;
     lock.take(more).await?;
-    let next = lock.grant_waiters(heirs).await?;
+    let next = lock.grant_waiters(passed_to).await?;
     Ok(WeighOutcome::Done { fence, next })
 }
 
@@ -244,7 +244,7 @@ async fn resize(
     conn: &mut SqliteConnection,
     name: &Name,
     capacity: u32,
-    heirs: &mut Vec<First>,
+    passed_to: &mut Vec<PassedTo>,
 ) -> Result<ResizeOutcome, sqlx::Error> {
     let Some(mut lock) = PermitName::read(conn, name).await? else {
         make_row(conn, name, Kind::Semaphore { capacity }).await?;
@@ -263,6 +263,6 @@ async fn resize(
     let resize = resize.bind(lock.now).bind(lock.waiters);
     resize.execute(&mut *lock.conn).await?;
     lock.capacity = i64::from(capacity);
-    let next = lock.grant_waiters(heirs).await?;
+    let next = lock.grant_waiters(passed_to).await?;
     Ok(ResizeOutcome::Done { before, next })
 }

@@ -6,9 +6,10 @@ use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use super::grant_rule::next_fence;
+use super::listener::PassedTo;
 use super::lock_row::row_ends;
 use super::quarantine::is_quarantined;
-use super::waiter::{self, First};
+use super::waiter;
 use crate::model::bounds::MIN_TTL;
 use crate::model::{Kind, Name};
 use crate::store::verbs::permit::MOST;
@@ -260,7 +261,7 @@ impl<'a> PermitName<'a> {
     /// blocks those after it.
     pub(super) async fn grant_waiters(
         &mut self,
-        heirs: &mut Vec<First>,
+        passed_to: &mut Vec<PassedTo>,
     ) -> Result<Vec<Uuid>, sqlx::Error> {
         let mut next = Vec::new();
         let name = self.name.as_bytes();
@@ -286,7 +287,10 @@ impl<'a> PermitName<'a> {
             })
             .await?;
             next.push(first.grant_id);
-            heirs.push(first);
+            passed_to.push(PassedTo {
+                session: first.session,
+                grant_id: first.grant_id,
+            });
         }
         Ok(next)
     }

@@ -8,10 +8,10 @@ use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
 use super::grant_rule::{freed, next_fence};
-use super::listener::{told, wake};
+use super::listener::{PassedTo, tell_after_commit, wake};
 use super::lock_row::{make_row, read, row_ends};
 use super::quarantine::is_quarantined;
-use super::waiter::{self, First};
+use super::waiter;
 use super::writing::in_a_transaction;
 use crate::model::{Kind, Name};
 use crate::store::driver::{json, write_turn};
@@ -160,10 +160,10 @@ impl QueueStore for SqliteConnection {
 
     async fn queue_pass(&mut self, params: &PassParams) -> Result<Option<PassOutcome>, Fault> {
         for _ in 0..2 {
-            let mut heirs = Vec::new();
-            let pass = async |conn: &mut _| pass(conn, params, &mut heirs).await;
+            let mut passed_to = Vec::new();
+            let pass = async |conn: &mut _| pass(conn, params, &mut passed_to).await;
             let passed = in_a_transaction(self, pass).await;
-            match told(passed, &heirs)? {
+            match tell_after_commit(passed, &passed_to)? {
                 Some(PassFound::Done(passed)) => return Ok(Some(passed)),
                 Some(PassFound::LeftBehind(session)) => {
                     let name = params.name.clone();
@@ -272,7 +272,7 @@ async fn join(
 async fn pass(
     conn: &mut SqliteConnection,
     params: &PassParams,
-    heirs: &mut Vec<First>,
+    passed_to: &mut Vec<PassedTo>,
 ) -> Result<PassFound, sqlx::Error> {
     let name = params.name.as_bytes();
     let Some(mut row) = state(conn, &params.name).await? else {
@@ -313,7 +313,10 @@ async fn pass(
         let whose = (first.grant_id, &*first.holder);
         grant(conn, name, whose, window, None).await?;
         let next = vec![first.grant_id];
-        heirs.push(first);
+        passed_to.push(PassedTo {
+            session: first.session,
+            grant_id: first.grant_id,
+        });
         next
     } else {
         sqlx::query(FREE).bind(name).execute(conn).await?;

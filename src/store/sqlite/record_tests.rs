@@ -34,6 +34,7 @@ async fn what_is_said_of_a_record_is_written_through_and_somebodys_own_choice_st
         let work = async |conn: &mut _| Ok(synchronous(conn).await);
         let seen = IS_RELAXED.scope(is_relaxed, durably(&mut conn, work)).await;
         assert_eq!(seen.unwrap(), within);
+        assert_eq!(durably(&mut conn, work).await.unwrap(), within);
         assert_eq!(synchronous(&mut conn).await, level);
         let fails = async |_: &mut _| Err::<(), _>(sqlx::Error::RowNotFound);
         let failed = IS_RELAXED

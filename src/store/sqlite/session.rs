@@ -7,8 +7,7 @@ use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::grant_rule::freed;
-use super::listener::wake;
-use super::waiter::first_sessions;
+use super::listener::{first_sessions, wake};
 use super::writing::in_a_transaction;
 use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::Fault;

@@ -3,8 +3,6 @@
 use sqlx::{Row, SqliteConnection};
 use uuid::Uuid;
 
-use super::listener::wake;
-use crate::model::Name;
 use crate::store::verbs::queue::{JoinParams, PassWhy, WINDOW};
 use crate::store::verbs::time::to_micros;
 
@@ -29,31 +27,6 @@ SELECT w.position, w.grant_id, w.holder, w.weight, s.expires_at, w.session_id
 FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
 WHERE w.name = ?1 AND w.position > ?2 AND s.expires_at > ?3
 ORDER BY w.position LIMIT 1";
-
-/// The session of the first live waiter of the name `$name`.
-macro_rules! first_session {
-    ($name:literal) => {
-        concat!(
-            "(SELECT w.session_id
-    FROM rowlock_waiter w CROSS JOIN rowlock_session s ON s.id = w.session_id
-    WHERE w.name = ",
-            $name,
-            " AND s.expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
-    ORDER BY w.position LIMIT 1)"
-        )
-    };
-}
-
-const FIRST_SESSION: &str = concat!("SELECT ", first_session!("?1"));
-
-/// The sessions of the first waiters for what a session holds. A permit has the name, NUL, and more.
-const FIRST_SESSIONS: &str = concat!(
-    "
-SELECT DISTINCT ",
-    first_session!("substr(l.name, 1, instr(l.name || x'00', x'00') - 1)"),
-    "
-FROM rowlock_lock l WHERE l.session_id = ?1 LIMIT 1000"
-);
 
 /// Removes the waiters up to a position.
 const CONSUME: &str =
@@ -187,25 +160,6 @@ pub(super) async fn first(
         ends: row.try_get(4)?,
         session: row.try_get(5)?,
     }))
-}
-
-/// Has the client of the first waiter look: the lease that it waits for ends sooner than a look has found. (Its failure
-/// fails no verb, which has committed.)
-pub(super) async fn wake_first(conn: &mut SqliteConnection, name: &Name) {
-    let first = sqlx::query_scalar(FIRST_SESSION).bind(name.as_bytes());
-    if let Ok(Some(session)) = first.fetch_one(conn).await {
-        wake(session);
-    }
-}
-
-/// The sessions of the first waiters for what a session holds.
-pub(super) async fn first_sessions(
-    conn: &mut SqliteConnection,
-    session: Uuid,
-) -> Result<Vec<Uuid>, sqlx::Error> {
-    let first = sqlx::query_scalar(FIRST_SESSIONS).bind(session);
-    let first: Vec<Option<Uuid>> = first.fetch_all(conn).await?;
-    Ok(first.into_iter().flatten().collect())
 }
 
 /// Removes the waiters after the position `passed`, up to `until`. Returns how many these were.

@@ -9,8 +9,8 @@ use crate::store::verbs::fault::Fault;
 pub(crate) const BEGIN_TO_WRITE: &str = "BEGIN IMMEDIATE";
 
 tokio::task_local! {
-    /// The commits of the connection on which the running verb is do not wait for the disk (NORMAL). Otherwise they do
-    /// (FULL, EXTRA), or that is the application's choice (OFF).
+    /// Commits on this connection do not wait for the disk (NORMAL). Otherwise they do (FULL, EXTRA), or that is the
+    /// application's choice (OFF).
     pub(super) static IS_RELAXED: bool;
 }
 
@@ -28,7 +28,11 @@ pub(super) async fn durably<T>(
     conn: &mut SqliteConnection,
     work: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
 ) -> Result<T, Fault> {
-    if !IS_RELAXED.try_with(|is| *is).unwrap_or_default() {
+    let is_relaxed = match IS_RELAXED.try_with(|is| *is) {
+        Ok(is) => is,
+        Err(_) => is_relaxed(conn).await?,
+    };
+    if !is_relaxed {
         return in_a_transaction(conn, work).await;
     }
     let _turn = write_turn::turn().await;
@@ -38,6 +42,13 @@ pub(super) async fn durably<T>(
         .execute(conn)
         .await?;
     result
+}
+
+pub(super) async fn is_relaxed(conn: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    let level: i64 = sqlx::query_scalar("PRAGMA synchronous")
+        .fetch_one(conn)
+        .await?;
+    Ok(level == 1)
 }
 
 async fn begun_with<T>(

@@ -276,13 +276,18 @@ pub(crate) trait Listener: fmt::Debug + Send {
 /// What a [`Listener`] hears.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
-    /// A name was passed on to the waiter of this grant id.
-    Passed(Uuid),
+    /// A name was passed on.
+    Passed {
+        /// The waiter of this grant id has it.
+        to: Uuid,
+        /// Not by this process: so others can reach it.
+        by_another: bool,
+    },
     /// The lease of a name that this client waits for ends sooner than a look has found.
     Look,
     /// [`QueueStore::queue_test`].
     Test,
-    /// One of the others. This server does not tell which one, so a look is due.
+    /// One of the others, or a test. Nobody tells which one, so a look is due.
     Woken,
 }
 

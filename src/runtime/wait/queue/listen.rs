@@ -156,9 +156,11 @@ async fn hear(
             }
         };
         match news {
-            News::Passed(grant_id) => {
-                queue.heard();
-                queue.passed(grant_id);
+            News::Passed { to, by_another } => {
+                if by_another {
+                    queue.heard();
+                }
+                queue.passed(to);
             }
             News::Look => queue.queued(true),
             News::Woken => {

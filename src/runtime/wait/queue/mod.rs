@@ -208,11 +208,14 @@ impl Queue {
         self.watch.notify_one();
     }
 
-    /// The name was passed on to a waiter of this client, which has heard it.
+    /// Another process has told this client that a name was passed on to it.
     fn heard(&self) {
         let state = &mut *self.state();
         if state.told.is_none() {
-            (state.woken, state.missed) = (Some(Moment::now()), None);
+            let now = Moment::now();
+            (state.woken, state.missed) = (Some(now), None);
+            // What was told at the same time may be lost.
+            state.soon.get_or_insert(now + SOON);
         }
     }
 

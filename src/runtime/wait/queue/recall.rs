@@ -13,9 +13,9 @@ use crate::store::verbs::Store;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The looks leave the server and the connection alone for this many times as long as the last ones took, at most for
-/// [`LONGEST_PAUSE`].
+/// [`LONGEST_REST`].
 const REST: u32 = 10;
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// How many names one statement looks at.
 const PAGE: usize = 1_000;
@@ -24,7 +24,7 @@ const PAGE: usize = 1_000;
 pub(crate) async fn look_after(lanes: Weak<Lanes>, queue: Arc<Queue>) {
     let mut rest = Duration::ZERO;
     loop {
-        sleep_until(Moment::now() + rest.clamp(PAUSE, LONGEST_PAUSE)).await;
+        sleep_until(Moment::now() + rest.clamp(PAUSE, LONGEST_REST)).await;
         let Some(lanes) = lanes.upgrade() else {
             return;
         };
