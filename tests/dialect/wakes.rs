@@ -104,8 +104,8 @@ async fn nobody_sleeps_in_the_pool_of_threads_of_mariadb() {
     db.remove().await;
 }
 
-/// Passes a name on to its waiter, as a client does that cannot tell the waiting one: in another container, say. Returns
-/// how long the waiter took.
+/// Passes a name on to its waiter, as a client in another container does, which cannot tell it. Returns how long the
+/// waiter took.
 async fn pass_on_silently(db: &Db, clients: (&Rowlock, &Rowlock)) -> Duration {
     let (holds, waits) = clients;
     let _held = take(holds, "a", TTL).await;

@@ -291,6 +291,7 @@ fn engines_have_the_same_files() {
                 "permit_row.rs",
                 "permit_text.rs",
                 "row_security.rs",
+                "file_connection.rs",
                 "journal.rs",
                 "row_wait.rs",
                 "functions.rs",

@@ -10,8 +10,8 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::connection::FileConnection;
 use super::file::{self, FileId};
+use super::file_connection::FileConnection;
 use super::journal::{check_locking, use_wal};
 use super::listener::listen;
 use super::writing::{BEGIN_TO_WRITE, is_relaxed};

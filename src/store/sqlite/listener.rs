@@ -1,7 +1,7 @@
 //! Hearing at once that a name was passed on: a datagram from the process that passed it on. All users of a file are
 //! on one machine.
 //!
-//! A listener has a socket of its session, whose name is in Linux's abstract namespace (unix(7)): it is no file, and it
+//! A listener has a socket of its session, whose name is in Linux's abstract namespace (unix(7)): it is no file, and
 //! ends with its process. After its commit, the process that passes a name on sends the waiter's grant id there. Looks
 //! find what nobody tells:
 //!
@@ -45,7 +45,8 @@ macro_rules! first_session {
 
 const FIRST_SESSION: &str = concat!("SELECT ", first_session!("?1"));
 
-/// The sessions of the first waiters for what a session holds. The name of a permit is that of the lock, NUL, and more.
+/// The sessions of the first waiters for what a session holds. The name of a permit begins with that of the lock and
+/// NUL.
 const FIRST_SESSIONS: &str = concat!(
     "
 SELECT DISTINCT ",

@@ -3,10 +3,10 @@
 
 mod clean;
 mod connect;
-mod connection;
 mod deadlock;
 mod fault;
 mod file;
+mod file_connection;
 mod form_token;
 mod grant_rule;
 mod hold;
