@@ -116,7 +116,7 @@ impl FromStr for Permits {
                 Ok(Self { weight, capacity })
             }
             Some((weight, capacity)) if (1..1 << 31).contains(&capacity) => Err(format!(
-                "{weight} of {capacity} permits: take 1 at least and all at most"
+                "give N/M with N from 1 to M: this asks for {weight} of {capacity}"
             )),
             _ => Err("give N/M: this command takes N of M permits, as in 1/3".into()),
         }
@@ -147,6 +147,9 @@ mod tests {
             assert!(text.parse::<Permits>().is_err(), "{text}");
         }
         let too_many = "5/4".parse::<Permits>().unwrap_err();
-        assert_eq!(too_many, "5 of 4 permits: take 1 at least and all at most");
+        assert_eq!(
+            too_many,
+            "give N/M with N from 1 to M: this asks for 5 of 4"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! One connection, which several links may share.
 //!
 //! Renewals go first. While one waits, no other call begins. A call that is running then is cut off after
-//! [250 ms](TIME_BEFORE_CUT). If it is cut off again, its time doubles, up to the time that the renewal can wait. A call that has
-//! waited for a [second](STARVED) goes before renewals.
+//! [250 ms](TIME_BEFORE_CUT). If it is cut off again, its time doubles, up to the time that the renewal can wait. A
+//! call that has waited for a [second](STARVED) goes before renewals.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
