@@ -63,6 +63,24 @@ fn after_a_miss_only_a_wake_that_brings_a_grant_makes_looks_seldom() {
 }
 
 #[test]
+fn who_hears_from_another_process_looks_seldom_and_soon_for_what_was_lost() {
+    let queue = Queue::default();
+    let seen = LastLook::nothing();
+    queue.state().missed = Some(Moment::now() - SOON * 2);
+    queue.heard();
+    assert!(queue.state().is_pushed());
+    assert!(seen.next(&queue) <= Moment::now() + SOON);
+    queue.state().soon = None;
+    assert_eq!(seen.next(&queue), seen.at + LONGEST_BETWEEN_LOOKS);
+    // Where the server has shown that it tells the news, none is lost.
+    let session = uuid::Uuid::new_v4();
+    queue.set_told(Some(session));
+    queue.heard();
+    let state = queue.state();
+    assert!(state.told == Some(session) && state.soon.is_none() && state.woken.is_none());
+}
+
+#[test]
 fn looks_that_take_long_rest_before_they_look_at_places_that_came() {
     let queue = Queue::default();
     queue.set_told(Some(uuid::Uuid::new_v4()));
