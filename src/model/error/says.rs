@@ -17,6 +17,10 @@ impl fmt::Display for Error {
                 f,
                 "this client of {target} was shut down: make another one (`Rowlock::connect`)"
             ),
+            Self::Unreachable { target, detail } if target.starts_with("sqlite:") => write!(
+                f,
+                "{target} did not answer in time ({detail}): does another program or a long transaction keep the file locked?"
+            ),
             Self::Unreachable { target, detail } => write!(
                 f,
                 "{target} cannot be reached, or did not answer in time ({detail}): \
@@ -176,6 +180,16 @@ mod tests {
             };
             assert!(error.to_string().starts_with(says), "{error}");
         }
+    }
+
+    #[test]
+    fn what_keeps_a_file_is_another_program_and_no_server() {
+        let said = |target: &str| {
+            let (target, detail) = (target.into(), "database is locked".into());
+            Error::Unreachable { target, detail }.to_string()
+        };
+        assert!(said("sqlite:/a.db").ends_with("keep the file locked?"));
+        assert!(said("postgres://a/b").contains("is it running"));
     }
 
     #[test]
