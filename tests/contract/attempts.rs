@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rowlock::{Begun, Error, Fingerprint, RecordError, RecordFilter, RecordState, Rowlock, Scope};
+use rowlock::{
+    Begun, Error, Fingerprint, RecordError, RecordFilter, RecordState, Rowlock, SchemaError, Scope,
+};
 use rowlock_test::{
     Db, begin, begin_new, lapse, on_every_engine, on_tx, outcome, request, take_over,
 };
@@ -43,7 +45,7 @@ on_every_engine! {
         let guard = begin_new(&idempotency, "k").await;
         db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;
         let error = guard.release().await.unwrap_err();
-        assert!(matches!(error, Error::Database { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. })), "{error}");
         db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
         drop(guard);
         rowlock.flush().await;
@@ -244,7 +246,7 @@ on_every_engine! {
         let guard = begin_new(&idempotency, "k").await;
         db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;
         let error = guard.complete(&outcome("done")).await.unwrap_err();
-        assert!(matches!(error, Error::Database { .. }), "{error}");
+        assert!(matches!(error, Error::Schema(SchemaError::Damaged { .. })), "{error}");
         // When the table is back, the attempt can end.
         db.execute("ALTER TABLE elsewhere RENAME TO rowlock_idempotency").await;
         guard.complete(&outcome("done")).await.unwrap();

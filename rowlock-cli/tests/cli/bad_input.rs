@@ -1,8 +1,10 @@
 //! The messages when a database, a file or a row is missing.
 
+use std::process::Stdio;
+
 use nix::sys::signal::Signal;
 
-use crate::shell::{Shell, code, stderr, stdout};
+use crate::shell::{Shell, code, stderr, stdout, wait};
 
 /// The commands that create nothing.
 const ON_WHAT_IS_THERE: [&[&str]; 10] = [
@@ -222,4 +224,21 @@ fn a_file_that_is_no_database_is_told_as_such() {
         );
         assert!(stderr(&output).contains(&file.display().to_string()));
     }
+}
+
+#[test]
+fn a_table_that_goes_while_a_command_waits_is_told_as_such() {
+    let shell = Shell::new();
+    let holder = shell.start(&["a"], "echo up; sleep 60 & wait");
+    let mut waiter = shell.command(&["run", "a", "--", "true"]);
+    let waiter = waiter.stderr(Stdio::piped()).spawn().unwrap();
+    wait("it waits", || shell.has_waiter());
+    shell.sql("ALTER TABLE rowlock_waiter RENAME TO gone");
+    let ended = waiter.wait_with_output().unwrap();
+    assert_eq!(code(&ended), 78, "{}", stderr(&ended));
+    let said = stderr(&ended);
+    assert!(said.contains("not as rowlock made them"), "{said}");
+    shell.sql("ALTER TABLE gone RENAME TO rowlock_waiter");
+    holder.signal(Signal::SIGTERM);
+    let _ = holder.end();
 }

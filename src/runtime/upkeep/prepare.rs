@@ -56,7 +56,7 @@ pub(crate) async fn prepare(
                 sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
                 continue;
             }
-            read => read.map_err(|fault| unlike(fault, target))??,
+            read => read.map_err(|fault| fault.into_error("read the schema", target))??,
         };
         // An up-to-date schema is left alone: starting does not need the right to create tables.
         let schema = compare(history, engine, target)?;
@@ -117,7 +117,7 @@ pub(crate) async fn prepare(
             Ok(false) => break,
             // A right on some of the tables is enough for a program that uses only these.
             Err(fault) if fault.kind == FaultKind::Denied => break,
-            Err(fault) => return Err(unlike(fault, target)),
+            Err(fault) => return Err(fault.into_error("read the schema", target)),
         }
     }
     loop {
@@ -190,17 +190,6 @@ async fn read_history(
         })));
     }
     Ok(Ok(None))
-}
-
-/// The error for a statement on the tables that failed.
-fn unlike(fault: Fault, target: &str) -> Error {
-    if matches!(fault.kind, FaultKind::NoSuchTable | FaultKind::NoSuchColumn) {
-        return Error::Schema(SchemaError::Damaged {
-            target: target.into(),
-            detail: fault.to_string(),
-        });
-    }
-    fault.into_error("read the schema", target)
 }
 
 fn newest(migrations: &[Migration]) -> i32 {

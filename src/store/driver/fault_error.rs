@@ -63,15 +63,19 @@ impl Fault {
                 target,
                 cause,
             },
-            FaultKind::NoSuchTable
-            | FaultKind::NoSuchColumn
-            | FaultKind::TooLarge
-            | FaultKind::TransactionOver
-            | FaultKind::Other => Error::Database {
-                doing,
-                target,
-                cause,
-            },
+            FaultKind::NoSuchTable | FaultKind::NoSuchColumn => {
+                Error::Schema(SchemaError::Damaged {
+                    target,
+                    detail: cause.to_string(),
+                })
+            }
+            FaultKind::TooLarge | FaultKind::TransactionOver | FaultKind::Other => {
+                Error::Database {
+                    doing,
+                    target,
+                    cause,
+                }
+            }
         }
     }
 
