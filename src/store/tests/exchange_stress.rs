@@ -88,6 +88,8 @@ async fn exchanged<P: Place>(
     let done = loop {
         match client.conn.lease_exchange(releases, takes).await {
             Err(fault) if fault.kind.may_be_sent_again() => {}
+            // Perhaps a part is done: the next sending finds it.
+            Err(fault) if P::LOCKS_ALL && fault.kind == FaultKind::Disconnected => {}
             done => break done,
         }
     };
