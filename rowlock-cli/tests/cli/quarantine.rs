@@ -179,7 +179,7 @@ fn run_that_does_not_wait_tells_of_the_quarantine() {
 fn a_command_that_runs_keeps_its_lock_in_quarantine() {
     let shell = Shell::new();
     let script = "trap 'exit 3' TERM; echo up; sleep 60 & wait";
-    let running = shell.start(&["a", "--ttl", "1s"], script);
+    let running = shell.start(&["a", "--ttl", "5s"], script);
     let expiry = || shell.json(&["show", "a", "--json"])["holders"][0]["expires_at"].clone();
     let before = expiry();
     quarantine(&shell, &["--for", "1h"]);
