@@ -256,10 +256,10 @@ async fn is_file(conn: &mut SqliteConnection) -> Result<bool, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::Connection;
     use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
 
     use super::*;
+    use crate::store::driver::connector::Connection;
 
     const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -283,15 +283,22 @@ mod tests {
     #[tokio::test]
     async fn a_connection_knows_whether_its_commits_wait_for_the_disk() {
         let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}/a.db?mode=rwc", dir.path().display());
-        let options: SqliteConnectOptions = url.parse().unwrap();
+        let options = |file: &str| -> SqliteConnectOptions {
+            let url = format!("sqlite:{}/{file}?mode=rwc", dir.path().display());
+            url.parse().unwrap()
+        };
         let connect = async |options: SqliteConnectOptions| {
-            let connected = Sqlite::of(options).connect(0, PATIENCE * 600).await;
-            connected.unwrap().is_relaxed
+            let connected = Sqlite::of(options)
+                .connect(0, PATIENCE * 600)
+                .await
+                .unwrap();
+            let is_relaxed = connected.is_relaxed;
+            Connection::close(Box::new(connected)).await;
+            is_relaxed
         };
         // It puts the new file into WAL mode.
-        assert!(connect(options.clone()).await);
-        let rollback = options.journal_mode(SqliteJournalMode::Delete);
+        assert!(connect(options("wal.db")).await);
+        let rollback = options("rollback.db").journal_mode(SqliteJournalMode::Delete);
         for (level, is_relaxed) in [
             (SqliteSynchronous::Off, false),
             (SqliteSynchronous::Normal, true),
