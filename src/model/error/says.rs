@@ -19,7 +19,7 @@ impl fmt::Display for Error {
             ),
             Self::Unreachable { target, detail } if target.starts_with("sqlite:") => write!(
                 f,
-                "{target} did not answer in time ({detail}): does another program or a long transaction keep the file locked?"
+                "{target} did not answer in time ({detail}): does a long transaction, or another program, keep the file locked?"
             ),
             Self::Unreachable { target, detail } => write!(
                 f,
