@@ -2,10 +2,10 @@
 //! on one machine.
 //!
 //! A listener has a socket of its session, whose name is in Linux's abstract namespace (unix(7)): it is no file, and
-//! ends with its process. After its commit, the process that passes a name on sends the waiter's grant id there. Looks
-//! find what nobody tells:
+//! ends with its process. After its commit, the process that passes a name on sends the waiter's grant id there. A
+//! message may be lost, and then a look finds the grant:
 //!
-//! - Nobody has the socket that is in reach: the waiter is in another network namespace, or not on Linux.
+//! - The socket is out of reach: the waiter is in another network namespace, or not on Linux.
 //! - The socket is full (`net.unix.max_dgram_qlen`, often 10): nobody waits for a reader that is busy. So all that one
 //!   commit has for a session is in one message.
 //!

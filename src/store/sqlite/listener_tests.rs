@@ -1,5 +1,9 @@
 //! Who listens is told.
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
 use rowlock_test::patience;
 use uuid::Uuid;
 
@@ -147,6 +151,24 @@ async fn a_name_is_passed_on_to_who_does_not_listen() {
         client.release(waits.params.grant_id, "a", row.fence).await;
     }
     assert!(listener.is_none());
+}
+
+/// It knows the name of the socket, as everybody on the machine may, and not the rest of the session's id.
+#[tokio::test]
+async fn a_stranger_is_not_heard() {
+    let place = &File::new().await;
+    let mut client = Client::new(place).await;
+    let mut listener = listener_of(&client);
+    let name = format!("rowlock_{}", &client.session.simple().to_string()[..16]);
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let stranger = UnixDatagram::unbound().unwrap();
+    for length in [0, 8, 24, 40] {
+        stranger.send_to_addr(&vec![7; length], &address).unwrap();
+    }
+    client.conn.queue_test(client.session).await.unwrap();
+    assert_eq!(heard(&mut *listener).await, News::Woken);
+    let nothing = tokio::time::timeout(Duration::from_millis(50), listener.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
 }
 
 /// It was not closed.
