@@ -192,8 +192,10 @@ async fn what_was_not_committed_is_not_told() {
     let mut listener = listener_of(&client);
     let held = holder.hold("a").await;
     let waits = client.wait("a").await.params.grant_id;
-    let fails =
-        "CREATE TRIGGER fails AFTER UPDATE ON rowlock_lock BEGIN SELECT RAISE(ABORT, 'no'); END";
+    // The commit fails, and nothing before it.
+    let fails = "CREATE TABLE one (id INTEGER PRIMARY KEY);
+        CREATE TABLE other (id INTEGER REFERENCES one DEFERRABLE INITIALLY DEFERRED);
+        CREATE TRIGGER fails AFTER UPDATE ON rowlock_lock BEGIN INSERT INTO other VALUES (1); END";
     holder.run(fails).await;
     let pass = PassParams {
         name: named("a"),
