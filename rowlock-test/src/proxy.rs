@@ -183,6 +183,10 @@ async fn connection(
             _ = changes.changed() => {}
             read = client.read(&mut up) => {
                 let Ok(count @ 1..) = read else { return };
+                // The request may have come after the silence began, and before this task heard of it.
+                if !passes(&mut changes, &[Mode::Silent]).await {
+                    return;
+                }
                 passed.requests.fetch_add(1, Ordering::Relaxed);
                 if falls_silent(&mode, &up[..count]) {
                     continue;
@@ -211,8 +215,7 @@ async fn connection(
                 let Ok(count @ 1..) = read else { return };
                 passed.answers.fetch_add(1, Ordering::SeqCst);
                 passed.received.fetch_add(count as u64, Ordering::Relaxed);
-                let other = |mode: &Mode| *mode != Mode::HoldAnswers;
-                if changes.wait_for(other).await.is_err() {
+                if !passes(&mut changes, &[Mode::Silent, Mode::HoldAnswers]).await {
                     return;
                 }
                 // The server has run the request. Its answer and the connection are lost.
@@ -233,6 +236,12 @@ async fn connection(
             }
         }
     }
+}
+
+/// Waits until the mode is none of `held`. False if the connection must be closed.
+async fn passes(changes: &mut watch::Receiver<Mode>, held: &[Mode]) -> bool {
+    let mode = changes.wait_for(|mode| !held.contains(mode)).await;
+    mode.is_ok_and(|mode| *mode != Mode::Closed)
 }
 
 /// Whether the proxy must keep this request.
