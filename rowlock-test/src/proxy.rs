@@ -215,6 +215,10 @@ async fn connection(
                 let Ok(count @ 1..) = read else { return };
                 passed.answers.fetch_add(1, Ordering::SeqCst);
                 passed.received.fetch_add(count as u64, Ordering::Relaxed);
+                let current = *changes.borrow();
+                if let Mode::Late(delay) = current {
+                    tokio::time::sleep(delay).await;
+                }
                 if !passes(&mut changes, &[Mode::Silent, Mode::HoldAnswers]).await {
                     return;
                 }
@@ -225,10 +229,6 @@ async fn connection(
                 }
                 if asked && becomes(&mode, Mode::CutAndSilent, Mode::Silent) {
                     return;
-                }
-                let current = *changes.borrow();
-                if let Mode::Late(delay) = current {
-                    tokio::time::sleep(delay).await;
                 }
                 if client.write_all(&down[..count]).await.is_err() {
                     return;

@@ -176,14 +176,31 @@ async fn a_pool_without_a_free_connection_holds_up_no_other_pool() {
     waits.await.unwrap().unwrap();
 }
 
+/// A pool with this `acquire_timeout`, which has its connection: making one may take longer.
+async fn impatient(dir: &TempDir, time: Duration) -> SqlitePool {
+    let file = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
+    let pool = SqlitePoolOptions::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .acquire_timeout(time)
+        .connect_lazy_with(file);
+    let connected = async {
+        while pool.acquire().await.is_err() {}
+        while pool.num_idle() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let connected = tokio::time::timeout(SOON, connected).await;
+    connected.expect("it has its connection");
+    pool
+}
+
 /// Such a transaction tries again. (Nothing had begun.)
 #[tokio::test]
 async fn a_transaction_whose_turn_does_not_come_in_time_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
     let (first, end) = busy(&pool(&dir, 1).await).await;
-    let file = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
-    let short = SqlitePoolOptions::new().acquire_timeout(Duration::from_millis(20));
-    let short = short.connect_lazy_with(file);
+    let short = impatient(&dir, Duration::from_millis(20)).await;
     let tries = Retry::new().attempts(1_000);
     let mut next = Box::pin(tries.run(&short, |tx| async move {
         drop(tx);
@@ -200,9 +217,7 @@ async fn a_transaction_whose_turn_does_not_come_in_time_is_tried_again() {
 async fn the_wait_ends_with_the_patience_of_the_pool() {
     let dir = tempfile::tempdir().unwrap();
     let (first, end) = busy(&pool(&dir, 1).await).await;
-    let file = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
-    let short = SqlitePoolOptions::new().acquire_timeout(Duration::from_millis(50));
-    let short = short.connect_with(file).await.unwrap();
+    let short = impatient(&dir, Duration::from_millis(50)).await;
     let error = run(&short).await.unwrap_err();
     assert!(
         error.to_string().contains("for 50ms, the acquire_timeout"),
