@@ -5,6 +5,8 @@ use std::time::Duration;
 /// The longest that is read: a bound of the program, far beyond those of rowlock.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
+const DAY: Duration = Duration::from_hours(24);
+
 /// Units of humantime.
 const INEXACT: [&str; 8] = ["M", "month", "months", "y", "yr", "yrs", "year", "years"];
 
@@ -35,9 +37,38 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A duration for people, as [`parse`] reads it. (Humantime writes months and years.)
+pub(crate) fn span(of: Duration) -> String {
+    let days = of.as_secs() / DAY.as_secs();
+    let rest = of.saturating_sub(Duration::from_secs(days * DAY.as_secs()));
+    let time = humantime::format_duration(rest);
+    match days {
+        0 => time.to_string(),
+        _ if rest.is_zero() => format!("{days}d"),
+        _ => format!("{days}d {time}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_typed() {
+        let spans = [
+            ("0s", "0s"),
+            ("1500ms", "1s 500ms"),
+            ("90", "1m 30s"),
+            ("25h", "1d 1h"),
+            ("48h", "2d"),
+            ("400d", "400d"),
+        ];
+        for (typed, printed) in spans {
+            let duration = parse(typed).unwrap();
+            assert_eq!(span(duration), printed);
+            assert_eq!(parse(printed), Ok(duration));
+        }
+    }
 
     #[test]
     fn seconds_and_numbers_with_units() {

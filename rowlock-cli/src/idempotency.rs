@@ -7,7 +7,7 @@ use crate::out::{print_json, say};
 use crate::record_words::record;
 use crate::records::{arguments_for, list, print_list, print_one, whole};
 use crate::reset::Reset;
-use crate::{ABSENT, FAILED, Failure, USAGE, database};
+use crate::{ABSENT, Failure, USAGE, database};
 use rowlock::{
     Cleaned, Error, Idempotency, Outcome, RecordError, RecordFilter, RecordKey, RecordState,
     Resolution, Rowlock, Scope,
@@ -209,9 +209,10 @@ pub(crate) async fn clean(rowlock: &Rowlock, batch: u32) -> Result<(), Failure> 
 /// The exit code when a record cannot be shown, reset or resolved.
 pub(crate) fn code(error: &Error) -> Option<u8> {
     match error {
-        Error::Record(RecordError::OutcomeTooLarge { .. }) => Some(USAGE),
+        Error::Record(RecordError::OutcomeTooLarge { .. } | RecordError::NotDecided { .. }) => {
+            Some(USAGE)
+        }
         Error::Record(RecordError::Missing { .. }) => Some(ABSENT),
-        Error::Record(RecordError::NotDecided { .. }) => Some(FAILED),
         _ => None,
     }
 }

@@ -6,6 +6,7 @@ mod database;
 mod documents;
 mod duration;
 mod execute;
+mod failure;
 mod idempotency;
 mod jobs;
 mod leash;
@@ -36,7 +37,9 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use tracing_subscriber::EnvFilter;
 
-use rowlock::{Admin, ConnectError, Engine, Error, Name, RecordError, SchemaError};
+use rowlock::{Admin, Engine, Name};
+
+use failure::Failure;
 
 /// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
 const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
@@ -89,7 +92,8 @@ ROWLOCK_LOG=warn prints warnings, too, on standard error.
 Exit codes:
   1  show, release without --force: nobody holds the lock; resume: it is not paused;
      idempotency show, reset, resolve: the record does not exist
-  64 wrong usage, or the name is of another kind or capacity; release without --force: it is held
+  64 wrong usage, or the name is of another kind or capacity; release without --force: it is held;
+     idempotency reset, resolve: the record is in another state
   69 database unreachable, missing or read-only, login refused, outcome unknown
   75 not acquired, or (forget) in use  76 lock lost while the command ran
   78 wrong tables, rights or server version  65 damaged row     70 any other failure
@@ -265,56 +269,6 @@ enum Command {
         #[arg(long, value_name = "VERSION", default_value_t = 0, requires = "print")]
         from: u32,
     },
-}
-
-/// Why a command did not do what it should.
-#[derive(Debug)]
-enum Failure {
-    Rowlock(Error),
-    /// A message and an exit code.
-    Other(String, u8),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Rowlock(error)
-    }
-}
-
-impl Failure {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Other(_, code) => *code,
-            Self::Rowlock(error) => match error {
-                Error::Invalid(_)
-                | Error::Connect(
-                    ConnectError::InvalidUrl { .. } | ConnectError::EngineNotBuilt { .. },
-                )
-                | Error::WrongKind { .. } => USAGE,
-                Error::Unreachable { .. }
-                | Error::ReadOnly { .. }
-                | Error::Connect(
-                    ConnectError::LoginRefused { .. }
-                    | ConnectError::NoSuchDatabase { .. }
-                    | ConnectError::Unwritable { .. },
-                )
-                | Error::OutcomeUnknown { .. } => UNAVAILABLE,
-                Error::WaitTimeout { .. } | Error::QueueFull { .. } => NOT_ACQUIRED,
-                Error::Lost { .. } => LOST,
-                Error::Schema(SchemaError::Corrupt { .. })
-                | Error::Record(RecordError::Corrupt { .. }) => DAMAGED,
-                Error::Denied { .. } | Error::Connect(_) | Error::Schema(_) => NOT_SET_UP,
-                other => idempotency::code(other).unwrap_or(FAILED),
-            },
-        }
-    }
-
-    fn message(&self) -> String {
-        match self {
-            Self::Other(message, _) => message.clone(),
-            Self::Rowlock(error) => error.to_string(),
-        }
-    }
 }
 
 fn main() -> ExitCode {

@@ -37,14 +37,6 @@ pub(crate) fn tell(text: Arguments<'_>) {
     let _ = writeln!(io::stderr(), "rowlock: {text}");
 }
 
-/// A duration for people: `Duration` prints zero as 0ns.
-pub(crate) fn span(of: Duration) -> String {
-    if of.is_zero() {
-        return "0s".into();
-    }
-    format!("{of:?}")
-}
-
 /// For JSON.
 pub(crate) fn milliseconds(of: Duration) -> u64 {
     u64::try_from(of.as_millis()).unwrap_or(u64::MAX)

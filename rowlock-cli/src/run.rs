@@ -17,7 +17,8 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::out::{span, tell};
+use crate::duration::span;
+use crate::out::tell;
 use crate::scheduled::{self, Scheduled};
 use crate::share::{Holding, Share};
 use crate::signals::{Caught, catch_all, number};
@@ -234,8 +235,8 @@ impl Run {
         let started = leash::program().and_then(|program| {
             Command::from(program)
                 .args(&self.command)
-                .env("ROWLOCK_NAME", held.name().as_str())
-                .env("ROWLOCK_FENCE", held.fence().to_string())
+                .env(waiting::NAME, held.name().as_str())
+                .env(waiting::FENCE, held.fence().to_string())
                 .process_group(0)
                 .spawn()
         });

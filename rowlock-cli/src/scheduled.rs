@@ -8,7 +8,8 @@ use rowlock::{Error, Loss, Name, Rowlock};
 use rowlock_recipes::Job;
 use rowlock_recipes::job::JobRun;
 
-use crate::out::{span, tell};
+use crate::duration::span;
+use crate::out::tell;
 use crate::{Failure, LOST, USAGE, duration};
 
 #[derive(Debug, Args)]
@@ -60,10 +61,7 @@ impl Scheduled {
         }
         match job.begin().await {
             Ok(run) => Ok(Some(run)),
-            // In a quarantine, or while its name is paused and free, it runs nowhere.
-            Err(Error::WaitTimeout { busy, .. })
-                if busy.quarantine.is_none() && (busy.pause.is_none() || busy.holder.is_some()) =>
-            {
+            Err(Error::WaitTimeout { busy, .. }) if !Job::runs_nowhere(&busy) => {
                 // cron mails what a job prints.
                 if std::io::stderr().is_terminal() {
                     tell(format_args!(

@@ -8,7 +8,8 @@ use comfy_table::{Table, presets};
 use rowlock::{Kind, LockInfo, Mode, Name, NameInfo, PauseInfo, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
-use crate::out::{print, print_json, say, span};
+use crate::duration::span;
+use crate::out::{print, print_json, say};
 use crate::{ABSENT, Failure, database, pause, quarantine};
 
 /// A grant in JSON: times are RFC 3339, in UTC.

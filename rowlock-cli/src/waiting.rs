@@ -4,36 +4,65 @@ use std::future::pending;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use rowlock::{Error, Name, Rowlock};
+use rowlock::{Error, Kind, Name, NameInfo, Rowlock};
 
 use crate::out::tell;
 use crate::show::for_people;
 
+/// The variable in the command's environment with the name of its lock.
+pub(crate) const NAME: &str = "ROWLOCK_NAME";
+/// The variable in the command's environment with the fence.
+pub(crate) const FENCE: &str = "ROWLOCK_FENCE";
+
 /// How long a wait is before it is told, and how often the queue is looked at then.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Says on a terminal who has the lock, and which place this process has in the queue: after a second, and whenever
-/// that has changed. It never ends. In a pipe it says nothing.
+/// After a second: says if the process waits for the lock of the `rowlock run` that started it. On a terminal it says
+/// who has the lock, and which place this process has in the queue, then and whenever that has changed. It never ends.
 pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name) {
-    if !std::io::stderr().is_terminal() {
-        return pending().await;
-    }
+    let is_terminal = std::io::stderr().is_terminal();
+    let mut outer = own_fence(name);
     let mut told = String::new();
-    loop {
+    while is_terminal || outer.is_some() {
         tokio::time::sleep(EVERY).await;
         // (That the database is away is told elsewhere.)
-        let Ok(now) = state(rowlock, name).await else {
+        let Ok(info) = rowlock.admin().name(name.clone()).await else {
             continue;
         };
-        if now != told {
+        if let Some(fence) = outer.take()
+            && let Some(info) = &info
+            && is_held_with(info, fence)
+        {
+            tell(format_args!(
+                "waits for {name:?}, which the `rowlock run` that started this one holds: if that waits for this one to \
+                 end, this one waits in vain"
+            ));
+        }
+        if is_terminal
+            && let Ok(now) = state(rowlock, name, info).await
+            && now != told
+        {
             tell(format_args!("waits for {name:?}: {now}"));
             told = now;
         }
     }
+    pending::<()>().await;
 }
 
-async fn state(rowlock: &Rowlock, name: &Name) -> Result<String, Error> {
-    let info = rowlock.admin().name(name.clone()).await?;
+/// Whether the grant with this fence is in the way. (Of a semaphore another permit may become free.)
+fn is_held_with(info: &NameInfo, fence: i64) -> bool {
+    let is_semaphore = matches!(info.kind, Kind::Semaphore { .. });
+    !is_semaphore && info.holders.iter().any(|holder| holder.fence == fence)
+}
+
+/// The fence of the `rowlock run` in whose command this process runs, if its lock has this name.
+fn own_fence(name: &Name) -> Option<i64> {
+    let is_name = std::env::var(NAME).is_ok_and(|held| held == name.as_str());
+    let fence = std::env::var(FENCE).ok().filter(|_| is_name)?;
+    fence.parse().ok()
+}
+
+async fn state(rowlock: &Rowlock, name: &Name, info: Option<NameInfo>) -> Result<String, Error> {
     let queue = rowlock.admin().queue(name.clone()).await?;
     let (held, pause) = info.map_or_else(Default::default, |info| (info.holders, info.pause));
     let quarantine = rowlock.admin().quarantine_left().await?;

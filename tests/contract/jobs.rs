@@ -221,6 +221,26 @@ on_every_engine! {
         eventually("another one can run", async || works(&job).await).await;
     }
 
+    async fn a_round_that_runs_on_no_machine_is_told_apart(db: &Db) {
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let job = Job::new(&one, "j").at_least_for(LONG);
+        let skipped = async |job: &Job| match job.run(async |_| Ok::<_, Error>(())).await.unwrap() {
+            Ran::Here(()) => panic!("it ran"),
+            Ran::Skipped(busy) => Job::runs_nowhere(&busy),
+        };
+        let held = take(&two, "j", LONG).await;
+        assert!(!skipped(&job).await, "another machine has it");
+        two.admin().pause("j", None, "the bank is down").await.unwrap();
+        assert!(!skipped(&job).await, "it is paused, but that machine still has it");
+        release(&held).await;
+        assert!(skipped(&job).await, "it is paused, and nobody has it");
+        two.admin().resume("j").await.unwrap();
+        two.admin().quarantine(LONG).await.unwrap();
+        assert!(skipped(&job).await, "the database is in quarantine");
+        two.admin().end_quarantine().await.unwrap();
+        assert!(works(&job).await);
+    }
+
     async fn bad_settings_are_refused(db: &Db) {
         let rowlock = db.rowlock().await;
         let job = Job::new(&rowlock, "j").at_least_for(LONG).at_most_for(LONG / 2);

@@ -16,7 +16,7 @@ fn wrong_usage_is_64_and_says_what_is_right() {
         (&["run", "a", "--ttl", "-5s", "--", "true"], "like 500ms"),
         (
             &["run", "a", "--ttl", "25h", "--", "true"],
-            "100 ms to 24 h",
+            "--ttl 1d 1h is refused: 100 ms to 24 h",
         ),
         (
             &["run", "a", "--ttl", "99999999999999999999h", "--", "true"],
@@ -29,6 +29,10 @@ fn wrong_usage_is_64_and_says_what_is_right() {
         (
             &["migrate", "--print", "oracle"],
             "postgres, mysql, mariadb and sqlite",
+        ),
+        (
+            &["migrate", "--print", "sqlite", "--from", "99"],
+            "--from is refused: this release has no such version",
         ),
         (&["ls", "--url", "redis://localhost"], "postgres://"),
         (&["ls", "--url", "sqlite:"], "names no file"),

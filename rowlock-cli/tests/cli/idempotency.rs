@@ -129,7 +129,7 @@ async fn records_are_reset_and_resolved() {
     let rowlock = fill(&shell).await;
     let running = new(&rowlock.idempotency(), b"running").await;
     let refused = shell.run(&["idempotency", "reset", "alice", "running"]);
-    assert_eq!(code(&refused), 70);
+    assert_eq!(code(&refused), 64);
     assert!(
         stderr(&refused).contains("an attempt is running"),
         "{}",
@@ -137,7 +137,7 @@ async fn records_are_reset_and_resolved() {
     );
     for (key, why) in [("done", "will not be run again"), ("unknown", "resolve")] {
         let refused = shell.run(&["idempotency", "reset", "alice", key]);
-        assert_eq!(code(&refused), 70);
+        assert_eq!(code(&refused), 64);
         assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
     }
     let done = shell.run(&["idempotency", "reset", "alice", "poisoned"]);

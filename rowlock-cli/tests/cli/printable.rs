@@ -72,7 +72,7 @@ async fn what_another_process_has_written_is_printed_without_control_characters(
         (&["idempotency", "show", TEXT, TEXT], 0),
         (&["idempotency", "show", "no such", TEXT], 1),
         (&["idempotency", "show", "done", "k"], 0),
-        (&["idempotency", "reset", TEXT, TEXT], 70),
+        (&["idempotency", "reset", TEXT, TEXT], 64),
         (&["run", TEXT, "--no-wait", "--", "true"], 75),
         (&["run", TEXT, "--wait", "100ms", "--", "true"], 75),
         (&["run", "run", "--no-wait", "--", "true"], 75),

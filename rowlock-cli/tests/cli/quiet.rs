@@ -59,7 +59,7 @@ fn a_busy_name_and_a_duration_are_told_without_odd_times() {
     holder.end();
     let refused = shell.run(&["run", "cat", "--ttl", "0s", "--", "true"]);
     assert!(
-        stderr(&refused).contains("ttl = 0s is refused"),
+        stderr(&refused).contains("--ttl 0s is refused"),
         "{}",
         stderr(&refused)
     );

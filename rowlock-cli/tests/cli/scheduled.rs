@@ -215,7 +215,7 @@ fn options_that_do_not_fit_a_job_are_refused_before_the_database_is_asked() {
         (&["--at-least-for", "-1s"], "like 500ms"),
         (
             &["--at-least-for", "0s", "--at-most-for", "10ms"],
-            "at_most_for = 10ms is refused: 100 ms to 366 days are allowed",
+            "--at-most-for 10ms is refused: 100 ms to 366 days are allowed",
         ),
         (
             &["--at-least-for", "0s", "--at-most-for", "8785h"],

@@ -114,6 +114,36 @@ fn a_wait_on_a_terminal_tells_who_has_the_lock_and_which_place_is_ours() {
 }
 
 #[test]
+fn a_run_inside_a_run_of_the_same_name_is_told() {
+    let shell = Shell::new();
+    // It has no terminal, as under cron.
+    let inner = format!(
+        "{} run a --wait 20s -- true 2>&1",
+        env!("CARGO_BIN_EXE_rowlock")
+    );
+    let mut outer = shell.start(&["a"], &inner);
+    let said = "waits for \"a\", which the `rowlock run` that started this one holds";
+    assert!(outer.first.contains(said), "{}", outer.first);
+    outer.signal(Signal::SIGTERM);
+    outer.child.wait().unwrap();
+    // Another holder has it: nothing is told.
+    let held = shell.start(&["b"], "echo up; sleep 60 & wait");
+    for fence in ["0", "x"] {
+        let mut other = shell.command(&["run", "b", "--wait", "2s", "--", "true"]);
+        let other = other.env("ROWLOCK_NAME", "b").env("ROWLOCK_FENCE", fence);
+        let waited = other.output().unwrap();
+        assert_eq!(code(&waited), 75);
+        assert!(
+            !stderr(&waited).contains("that started"),
+            "{}",
+            stderr(&waited)
+        );
+    }
+    held.signal(Signal::SIGTERM);
+    let _ = held.end();
+}
+
+#[test]
 fn a_watched_list_is_drawn_again() {
     let shell = Shell::new();
     assert_eq!(code(&shell.run(&["migrate"])), 0);

@@ -37,8 +37,8 @@
 //!   the job writes to this database.
 //! - *The work takes longer than [`at_most_for`](Job::at_most_for)*: the work is dropped at its next await point, and
 //!   the run is recorded as failed.
-//! - *No machine is up at that minute*, or the database is in [quarantine](rowlock::Admin::quarantine): the round
-//!   does not run, and nothing runs it later. A job is not a queue.
+//! - *No machine is up at that minute*, the name is [paused](rowlock::Admin::pause), or the database is in
+//!   [quarantine](rowlock::Admin::quarantine): the round does not run, and nothing runs it later. A job is no queue.
 
 mod run;
 
@@ -66,7 +66,7 @@ pub enum Ran<T> {
     /// The job ran here, and this is its result.
     Here(T),
     /// The name is taken, so the job did not run here: it is running, it has just run, another holder has a lock of
-    /// this name, or the database is in quarantine ([`Busy::quarantine`]), and the job runs nowhere.
+    /// this name, or the job [runs nowhere](Job::runs_nowhere).
     Skipped(Busy),
 }
 
@@ -207,6 +207,14 @@ impl Job {
         Ok(())
     }
 
+    /// Whether a round that was skipped here is skipped by all machines: nobody has a lease of the name, and nobody
+    /// gets one, because the name is paused, or because the database is in quarantine. [`run`](Self::run) logs a
+    /// warning then.
+    #[must_use]
+    pub fn runs_nowhere(busy: &Busy) -> bool {
+        busy.holder.is_none() && (busy.pause.is_some() || busy.quarantine.is_some())
+    }
+
     /// Runs `work` if the name is free, and skips it otherwise. It never waits for the name. `work` gets the lease:
     /// pin it in transactions, or send its fence. When the lease is lost, the work is dropped at its next await point.
     ///
@@ -232,7 +240,7 @@ impl Job {
         let run = match self.begin().await {
             Ok(run) => run,
             Err(Error::WaitTimeout { busy, .. }) => {
-                if busy.quarantine.is_some() {
+                if Self::runs_nowhere(&busy) {
                     tracing::warn!(name = %busy.name, "this round is skipped: {busy}");
                 }
                 return Ok(Ran::Skipped(*busy));

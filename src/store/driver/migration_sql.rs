@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use refinery_core::Migration;
+
 use super::engines::migrations;
 use super::migrate::{HISTORY_TABLE, Migrations};
-use crate::model::{Engine, Error};
+use crate::model::{Engine, Error, InvalidError};
 
 /// The SQL that brings a database from the schema version `from` to this library's, for a DBA to apply. An empty
 /// database has version 0.
@@ -15,6 +17,7 @@ use crate::model::{Engine, Error};
 /// # Errors
 ///
 /// [`ConnectError::EngineNotBuilt`](crate::ConnectError::EngineNotBuilt) when the crate was built without the engine.
+/// [`InvalidError::Setting`] when this release has no such version.
 ///
 /// ```
 /// let sql = rowlock::migration_sql(rowlock::Engine::Sqlite, 0)?;
@@ -27,6 +30,13 @@ pub fn migration_sql(engine: Engine, from: u32) -> Result<String, Error> {
         now,
         functions,
     } = migrations(engine)?;
+    let mut versions = runner.get_migrations().iter().map(Migration::version);
+    if from != 0 && !versions.any(|version| i64::from(version) == i64::from(from)) {
+        return Err(Error::Invalid(InvalidError::Setting {
+            setting: "from",
+            reason: "this release has no such version of the schema; a newer one needs a newer rowlock",
+        }));
+    }
     let mut sql = format!(
         "-- rowlock: the tables for {}, for {}.\n\
          -- At run time rowlock needs SELECT, INSERT, UPDATE and DELETE on them, EXECUTE on its functions\n\
