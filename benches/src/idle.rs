@@ -9,6 +9,7 @@ mod figures;
 mod memory;
 mod plot;
 mod servers;
+mod statements;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use rowlock::{Begun, Engine, Fingerprint, Held, Rowlock, Scope};
-use sqlx::{Connection, MySqlConnection, PgConnection};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
@@ -25,6 +25,7 @@ use figures::table;
 use memory::resident;
 use plot::{Line, Plot, plain};
 use servers::Server;
+use statements::Statements;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -226,8 +227,8 @@ async fn measure(
     })
     .await?;
     let (mut child, memory) = start(&server.url, what, count).await?;
-    tokio::time::sleep(SETTLING).await;
     let mut statements = Statements::connect(server).await?;
+    tokio::time::sleep(SETTLING).await;
     let before = statements.read().await?;
     tokio::time::sleep(Duration::from_secs(arguments.seconds)).await;
     let after = statements.read().await?;
@@ -354,38 +355,4 @@ where
 #[allow(clippy::cast_precision_loss, reason = "counts are small")]
 fn to_float(count: usize) -> f64 {
     count as f64
-}
-
-/// How many statements the server has run: its own count.
-#[derive(Debug)]
-enum Statements {
-    Postgres(PgConnection),
-    MySql(MySqlConnection),
-}
-
-impl Statements {
-    async fn connect(server: &Server) -> Result<Self, Failure> {
-        Ok(match server.engine {
-            Engine::Postgres => Self::Postgres(PgConnection::connect(&server.url).await?),
-            Engine::MySql | Engine::MariaDb => {
-                Self::MySql(MySqlConnection::connect(&server.url).await?)
-            }
-            engine => return Err(format!("{} counts no statements", engine.name()).into()),
-        })
-    }
-
-    async fn read(&mut self) -> Result<f64, Failure> {
-        Ok(match self {
-            // Each statement outside of a transaction is a transaction of its own.
-            Self::Postgres(conn) => {
-                let sql = "SELECT (xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()";
-                sqlx::query_scalar(sql).fetch_one(conn).await?
-            }
-            Self::MySql(conn) => {
-                let sql = "SHOW GLOBAL STATUS LIKE 'Questions'";
-                let row: (String, String) = sqlx::query_as(sql).fetch_one(conn).await?;
-                row.1.parse()?
-            }
-        })
-    }
 }
