@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::{self, Stream};
 use http::StatusCode;
 use http::request::Parts;
+use parking_lot::Mutex;
 use tokio::select;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -74,7 +75,7 @@ impl Hub {
         key: Key,
         who: [u8; 32],
     ) -> Result<watch::Receiver<Frame>, &'static str> {
-        let mut feeds = self.lock();
+        let mut feeds = self.0.lock();
         let number = feeds.len();
         let own = feeds.values().filter(|feed| feed.first == who).count();
         match feeds.entry(key) {
@@ -102,7 +103,7 @@ impl Hub {
 
     /// Ends a feed, unless somebody looks at it again.
     fn leave(&self, key: &Key) -> bool {
-        let mut feeds = self.lock();
+        let mut feeds = self.0.lock();
         let is_left = feeds
             .get(key)
             .is_none_or(|feed| feed.frames.receiver_count() == 0);
@@ -110,10 +111,6 @@ impl Hub {
             feeds.remove(key);
         }
         is_left
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Feed>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -157,7 +154,7 @@ struct Ends<'a> {
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        let mut feeds = self.hub.lock();
+        let mut feeds = self.hub.0.lock();
         let feed = feeds.get(self.key);
         if feed.is_some_and(|feed| feed.frames.same_channel(self.frames)) {
             feeds.remove(self.key);
@@ -250,12 +247,12 @@ mod tests {
         };
         let (frames, mut looks) = watch::channel(Frame::Nothing);
         let (later, _) = watch::channel(Frame::Nothing);
-        hub.lock().insert(key.clone(), of(&later));
+        hub.0.lock().insert(key.clone(), of(&later));
         ends(&frames);
-        assert_eq!(hub.lock().len(), 1, "another feed of the page");
-        hub.lock().insert(key.clone(), of(&frames));
+        assert_eq!(hub.0.lock().len(), 1, "another feed of the page");
+        hub.0.lock().insert(key.clone(), of(&frames));
         ends(&frames);
-        assert!(hub.lock().is_empty());
+        assert!(hub.0.lock().is_empty());
         drop(frames);
         let ended = futures_util::FutureExt::now_or_never(looks.changed());
         assert!(ended.is_some_and(|ended| ended.is_err()), "it is told");

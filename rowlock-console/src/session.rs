@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
 use http::header::COOKIE;
 use http::request::Parts;
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
@@ -55,7 +55,7 @@ impl Logins {
     /// Begins a login, and returns the value of its cookie.
     pub(crate) fn begin(&self, name: String) -> String {
         let cookie = random();
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.retain(|_, login| login.at.elapsed() < LASTS);
         if all.len() >= MOST {
             let oldest = all.iter().min_by_key(|(_, login)| login.at);
@@ -69,17 +69,13 @@ impl Logins {
 
     /// The name behind a cookie, if its login lasts.
     pub(crate) fn name(&self, cookie: &str) -> Option<String> {
-        let all = self.lock();
+        let all = self.0.lock();
         let login = all.get(&digest(cookie))?;
         (login.at.elapsed() < LASTS).then(|| login.name.clone())
     }
 
     pub(crate) fn end(&self, cookie: &str) {
-        self.lock().remove(&digest(cookie));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Login>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&digest(cookie));
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Response, StatusCode};
 use http_body::Body;
+use parking_lot::Mutex;
 
 use rowlock::layer::LayerAttempt as _;
 use rowlock::{Error, IdempotencyGuard, RecordError, Transaction};
@@ -106,7 +107,7 @@ impl Idempotent {
     /// Notes what the handler's response means for the key; the last verdict counts. If the response is final, its
     /// work is done, and dropping the attempt does not free the key.
     pub(crate) fn answer(&self, finality: Finality, status: StatusCode) {
-        let mut answer = self.answer_lock();
+        let mut answer = self.0.answer.lock();
         answer.verdict = Some((finality, status));
         if finality.is_done() {
             let claimed = self.0.guard.is_kept_claimed();
@@ -117,7 +118,7 @@ impl Idempotent {
 
     /// What the handler's response means for the key, and its status, if there is a response.
     pub(crate) fn verdict(&self) -> Option<(Finality, StatusCode)> {
-        self.answer_lock().verdict
+        self.0.answer.lock().verdict
     }
 
     /// Whether the handler has returned a final response.
@@ -128,12 +129,8 @@ impl Idempotent {
 
     /// Whether the handler itself has said that its work is done.
     pub(crate) fn handler_claimed(&self) -> bool {
-        let claimed = self.answer_lock().handler_claimed;
+        let claimed = self.0.answer.lock().handler_claimed;
         claimed.unwrap_or_else(|| self.0.guard.is_kept_claimed())
-    }
-
-    fn answer_lock(&self) -> MutexGuard<'_, Answer> {
-        self.0.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says that the handler did nothing that a retry would repeat: whatever it returns then (a panic, too), the key

@@ -1,8 +1,9 @@
 //! How long attempts take. The client of a duplicate is asked to wait this long (Retry-After).
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// The number of attempts that count: enough to ignore one slow attempt, few enough to follow a change.
 const REMEMBERED: usize = 64;
@@ -13,7 +14,7 @@ pub(crate) struct Pace(Mutex<VecDeque<Duration>>);
 
 impl Pace {
     pub(crate) fn add(&self, took: Duration) {
-        let mut last = self.last();
+        let mut last = self.0.lock();
         if last.len() == REMEMBERED {
             last.pop_front();
         }
@@ -22,14 +23,10 @@ impl Pace {
 
     /// The time that nine of ten attempts did not exceed. `None`: no attempt has ended yet.
     pub(crate) fn usual(&self) -> Option<Duration> {
-        let mut sorted: Vec<Duration> = self.last().iter().copied().collect();
+        let mut sorted: Vec<Duration> = self.0.lock().iter().copied().collect();
         sorted.sort_unstable();
         let index = (sorted.len() * 9).div_ceil(10).checked_sub(1)?;
         sorted.get(index).copied()
-    }
-
-    fn last(&self) -> MutexGuard<'_, VecDeque<Duration>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

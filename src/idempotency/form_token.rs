@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::begun::Begun;
 use super::request::Idempotency;
-use super::run::Ran;
+use super::run_in_tx::Ran;
 use super::waiting::{KeyWait, WaitOutcome};
 use crate::model::bounds::within;
 use crate::model::{Error, Fingerprint, FormToken, Key, Outcome, RecordKey, Subject, check_scope};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::form_token::{FormTokens, record};
-use super::run::Ran;
+use super::run_in_tx::Ran;
 use crate::model::{Error, Fingerprint, Outcome, Subject};
 use crate::store::driver::engines::SupportedDatabase;
 use crate::store::verbs::form_token::{FormTokenStore, TokenParams};

@@ -54,7 +54,7 @@ mod look;
 mod lose;
 mod record;
 mod request;
-mod run;
+mod run_in_tx;
 mod step;
 mod steps;
 mod waiting;

@@ -1,6 +1,8 @@
 //! The steps of an attempt: the running step and the open step.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::model::Outcome;
 
@@ -49,7 +51,7 @@ impl Steps {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, StepsState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -24,9 +24,9 @@ use futures_util::future::{join_all, select_all};
 use tokio::select;
 
 use super::patience::Patience;
-use super::pessimistic::sorted;
 use super::with::{check, first_lost, while_held};
 use super::{Held, Lock, TryAcquire};
+use crate::model::names::sorted;
 use crate::model::{Busy, Deadline, Error, Loss, Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;

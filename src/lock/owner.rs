@@ -14,8 +14,9 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::model::{Error, InvalidError, Name};
@@ -110,7 +111,7 @@ impl Owner {
     /// Its name, and the grants that it holds. `None`: it has no name, or holds nothing.
     pub(super) fn holds(&self) -> Option<(&str, Vec<Uuid>)> {
         let name = self.name.as_deref()?;
-        let known = self.known();
+        let known = self.grants.known.lock();
         let held = known.values().filter_map(Weak::upgrade);
         let held: Vec<Uuid> = held
             .filter(|grant| grant.is_held())
@@ -141,8 +142,7 @@ impl Owner {
     /// here.
     pub(super) async fn asking(&self, name: &Name) -> tokio::sync::OwnedMutexGuard<()> {
         let asking = {
-            let asking = self.grants.asking.lock();
-            let mut asking = asking.unwrap_or_else(PoisonError::into_inner);
+            let mut asking = self.grants.asking.lock();
             if let Some(turns) = asking.get(name).and_then(Weak::upgrade) {
                 turns
             } else {
@@ -170,7 +170,7 @@ impl Owner {
 
     /// Adds a guard to the grant of `name`. `None` when the owner needs a fresh grant.
     pub(super) fn enter(&self, core: &Arc<Core>, name: &Name) -> Option<Guard> {
-        let grant = self.known().get(name).and_then(Weak::upgrade)?;
+        let grant = self.grants.known.lock().get(name).and_then(Weak::upgrade)?;
         let is_held = grant.is_held();
         is_held
             .then(|| Guard::new(grant, Arc::clone(&core.holdings)))
@@ -178,16 +178,11 @@ impl Owner {
     }
 
     pub(super) fn granted(&self, grant: &Arc<Grant>) {
-        let mut known = self.known();
+        let mut known = self.grants.known.lock();
         known.retain(|_, grant| grant.strong_count() > 0);
         known.insert(grant.name.clone(), Arc::downgrade(grant));
         drop(known);
         self.grants.granted.notify_waiters();
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<Name, Weak<Grant>>> {
-        let known = self.grants.known.lock();
-        known.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,7 +213,7 @@ mod tests {
         // A name without a waiting task is dropped.
         drop(me.asking(&name("c")).await);
         let _d = me.asking(&name("d")).await;
-        let asking = me.grants.asking.lock().unwrap();
+        let asking = me.grants.asking.lock();
         assert!(!asking.contains_key(&name("c")) && asking.contains_key(&name("d")));
     }
 }

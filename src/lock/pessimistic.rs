@@ -39,7 +39,8 @@ use crate::lock::locked::Locked;
 use crate::lock::optimistic::{Advance, Version};
 use crate::lock::{TryAcquire, timed_out};
 use crate::model::bounds::check_wait;
-use crate::model::{Error, InvalidError, Moment, Name, TransactionError};
+use crate::model::names::sorted;
+use crate::model::{Error, Moment, Name};
 use crate::runtime::Core;
 use crate::runtime::base::backoff;
 use crate::runtime::base::timer::sleep_until;
@@ -66,9 +67,9 @@ use crate::transaction::Transaction;
 /// # A transaction that is over
 ///
 /// rowlock detects it, even if your own SQL (`COMMIT`, `ROLLBACK`) has ended it without sqlx's knowledge:
-/// [`TransactionError::Over`]. (It does not detect that your SQL has begun another transaction since.) On PostgreSQL
-/// this takes one more round trip for a lock before the first write, in a transaction that [`Retry`](crate::Retry) has
-/// not begun.
+/// [`TransactionError::Over`](crate::TransactionError::Over). (It does not detect that your SQL has begun another
+/// transaction since.) On PostgreSQL this takes one more round trip for a lock before the first write, in a
+/// transaction that [`Retry`](crate::Retry) has not begun.
 ///
 /// A savepoint that is rolled back gives back what was locked or advanced in it. (GUARANTEES: «How do I make sure that
 /// a late write is not committed?».)
@@ -123,8 +124,9 @@ impl<'t, T: Transaction> InTx<'t, T> {
     }
 
     /// Several locks at once: all of them or none, in the order of their names, so that no two calls
-    /// deadlock. Acquiring fails with [`TransactionError::DuplicateName`] when a name is given twice, and with
-    /// [`InvalidError::Setting`] when no name is given.
+    /// deadlock. Acquiring fails with
+    /// [`TransactionError::DuplicateName`](crate::TransactionError::DuplicateName) when a name is given twice, and
+    /// with [`InvalidError::Setting`](crate::InvalidError::Setting) when no name is given.
     pub fn lock_all<I>(self, names: I) -> LockInTx<'t, T>
     where
         I: IntoIterator,
@@ -169,30 +171,13 @@ impl<'t, T: Transaction> InTx<'t, T> {
     ///
     /// A transaction that belongs to another database, is read only, is over, or must begin again;
     /// a database out of reach. A conflict is not an error. (If this transaction already holds the name, the result is
-    /// [`TransactionError::AlreadyLocked`], or a conflict.)
+    /// [`TransactionError::AlreadyLocked`](crate::TransactionError::AlreadyLocked), or a conflict.)
     ///
     /// # Cancel safety
     ///
     /// After dropping the future, roll the transaction back.
     pub async fn advance(self, version: &Version) -> Result<Advance, Error> {
         version.advance_in(&self.core, self.tx).await
-    }
-}
-
-/// Sorts the names, and refuses duplicates.
-pub(super) fn sorted(mut names: Vec<Name>) -> Result<Vec<Name>, Error> {
-    if names.is_empty() {
-        return Err(Error::Invalid(InvalidError::Setting {
-            setting: "names",
-            reason: "one name at least is needed",
-        }));
-    }
-    names.sort();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::Transaction(TransactionError::DuplicateName {
-            name: pair[0].clone(),
-        })),
-        None => Ok(names),
     }
 }
 

@@ -17,6 +17,7 @@ mod kind;
 pub(crate) mod list;
 mod lock;
 mod name;
+pub(crate) mod names;
 mod outcome;
 mod pause;
 mod printable;

@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sqlx::{Connection as _, Database, SqlSafeStr};
 
 use super::commit_failure::CommitFailure;
@@ -177,7 +178,7 @@ fn outcome_of(committed: Result<(), sqlx::Error>) -> Result<(), CommitFailure> {
 
 impl<B: Database> Lent<B> {
     fn take(&self) -> Option<Open<B>> {
-        lock(&self.slot).take()
+        self.slot.lock().take()
     }
 
     pub(crate) fn back(self) -> Result<Open<B>, Error> {
@@ -261,7 +262,7 @@ impl<B: Database> AsMut<sqlx::Transaction<'static, B>> for RetryTx<B> {
 
 impl<B: Database> Drop for RetryTx<B> {
     fn drop(&mut self) {
-        *lock(&self.slot) = self.open.take();
+        *self.slot.lock() = self.open.take();
     }
 }
 
@@ -282,16 +283,16 @@ impl<B: SupportedDatabase> sealed::Sealed for RetryTx<B> {
     }
 
     fn make_row_first(&mut self, core: &Arc<Core>, name: &Name) {
-        lock(&self.open().run.missing).push((Arc::clone(&core.rows), name.clone()));
+        self.open()
+            .run
+            .missing
+            .lock()
+            .push((Arc::clone(&core.rows), name.clone()));
     }
 }
 
 #[allow(private_bounds, reason = "sealed")]
 impl<B: SupportedDatabase> Transaction for RetryTx<B> {}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::commit_failure::CommitFailure;
-use super::open::{Open, RetryTx, Run, lock};
+use super::open::{Open, RetryTx, Run};
 use super::{Pool, Retryable};
 use crate::model::{Error, InvalidError, Moment};
 use crate::runtime::base::backoff;
@@ -259,7 +259,7 @@ impl Attempts {
         if self.left == Some(0) || !error.is_retryable() {
             return Err(error);
         }
-        let missing = std::mem::take(&mut *lock(&self.run.missing));
+        let missing = std::mem::take(&mut *self.run.missing.lock());
         if !missing.is_empty() {
             // The transaction has given its connection back. If a row cannot be made, the next attempt fails as this
             // one did.

@@ -2,9 +2,9 @@
 //! first sending.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::Obstacle;
@@ -34,7 +34,7 @@ impl SureForms {
     /// The word of a new form.
     pub(crate) fn make(&self) -> String {
         let word = random();
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|_, form| form.at.elapsed() < LASTS);
         if all.len() >= MOST {
             let oldest = all.iter().min_by_key(|(_, form)| form.at);
@@ -56,7 +56,7 @@ impl SureForms {
     where
         W: Future<Output = End> + Send + 'static,
     {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let form = all.get_mut(word).filter(|form| form.at.elapsed() < LASTS)?;
         let begin = || {
             let (ends, end) = watch::channel(None);
@@ -83,11 +83,11 @@ mod tests {
         assert!(forms.send("", || async { Ok(()) }).is_none());
         let old = forms.make();
         let long_ago = Instant::now().checked_sub(LASTS).unwrap();
-        forms.0.lock().unwrap().get_mut(&old).unwrap().at = long_ago;
+        forms.0.lock().get_mut(&old).unwrap().at = long_ago;
         assert!(forms.send(&old, || async { Ok(()) }).is_none());
         for _ in 0..=MOST {
             forms.make();
         }
-        assert_eq!(forms.0.lock().unwrap().len(), MOST);
+        assert_eq!(forms.0.lock().len(), MOST);
     }
 }

@@ -1,9 +1,9 @@
 //! Jobs: names under which runs of work were recorded.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use maud::{Markup, html};
+use parking_lot::Mutex;
 use rowlock::{Error, Name, RunInfo, RunState};
 
 use super::chart::{chart, length, state};
@@ -52,7 +52,7 @@ impl LastRuns {
             *first = last;
         }
         if let Some(last) = runs.first() {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.0.lock();
             if all.len() >= KEPT {
                 all.clear();
             }
@@ -62,7 +62,7 @@ impl LastRuns {
     }
 
     fn kept(&self, last: &RunInfo) -> Option<Vec<RunInfo>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         let runs = all.get(&last.name)?;
         let is = |run: &RunInfo| (run.fence, run.began_at, run.state);
         (is(runs.first()?) == is(last)).then(|| runs.clone())

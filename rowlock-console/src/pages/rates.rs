@@ -4,8 +4,9 @@
 //! looks, and no other.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use rowlock::NameInfo;
 
@@ -61,7 +62,7 @@ impl Rates {
         began: Instant,
         ended: Instant,
     ) -> Option<[String; 2]> {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.0.lock();
         let last = recent.counts.back();
         // A look beside another one may have found older fences: the next look would count their grants again.
         if last.is_none_or(|last| last.at <= began) {

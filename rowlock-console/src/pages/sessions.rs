@@ -1,10 +1,10 @@
 //! Sessions of clients.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use maud::{Markup, html};
+use parking_lot::Mutex;
 use rowlock::{Error, SessionInfo};
 use uuid::Uuid;
 
@@ -43,7 +43,7 @@ impl Longest {
     }
 
     fn late_of(&self, left: &HashMap<Uuid, Duration>) -> HashSet<Uuid> {
-        let mut longest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut longest = self.0.lock();
         longest.retain(|id, _| left.contains_key(id));
         let mut late = HashSet::new();
         for (id, left) in left {

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use super::members::Members;
@@ -50,20 +51,16 @@ pub(super) struct Leases {
 }
 
 impl Leases {
-    fn each(&self) -> MutexGuard<'_, Vec<Option<Arc<Held>>>> {
-        self.each.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Those that are held.
     fn held(&self) -> Vec<Arc<Held>> {
-        let each = self.each();
+        let each = self.each.lock();
         let held = each.iter().flatten().filter(|held| held.is_held());
         held.cloned().collect()
     }
 
     /// The members whose leases are not held. `None`: fewer than a majority are held.
     pub(super) fn missing(&self) -> Option<Vec<usize>> {
-        let each = self.each();
+        let each = self.each.lock();
         let is_held = |lease: &Option<Arc<Held>>| lease.as_ref().is_some_and(|held| held.is_held());
         let missing = each.iter().enumerate().filter(|(_, lease)| !is_held(lease));
         let missing: Vec<usize> = missing.map(|(member, _)| member).collect();
@@ -72,7 +69,7 @@ impl Leases {
 
     /// Adds the lease of a member. If the lock is lost, it drops the lease instead.
     pub(super) fn add(&self, member: usize, lease: Held) {
-        let mut each = self.each();
+        let mut each = self.each.lock();
         let held = each.iter().flatten().filter(|held| held.is_held()).count();
         if held >= self.majority {
             each[member] = Some(Arc::new(lease));
@@ -83,7 +80,7 @@ impl Leases {
     /// long as the guard lives.
     pub(super) fn give_up(&self) {
         let _ = self.loss.set(self.loss());
-        let given_up: Vec<_> = self.each().iter_mut().map(Option::take).collect();
+        let given_up: Vec<_> = self.each.lock().iter_mut().map(Option::take).collect();
         drop(given_up);
     }
 
@@ -92,7 +89,7 @@ impl Leases {
         if let Some(loss) = self.loss.get() {
             return *loss;
         }
-        let each = self.each();
+        let each = self.each.lock();
         let losses = each.iter().flatten().filter_map(|held| held.loss());
         telling(losses).unwrap_or(Loss::Expired)
     }
@@ -178,7 +175,7 @@ impl QuorumHeld {
     ///
     /// As for [`Held::pin`].
     pub async fn pin_on<T: Transaction>(&self, member: usize, tx: &mut T) -> Result<(), Error> {
-        let lease = self.leases.each().get(member).cloned();
+        let lease = self.leases.each.lock().get(member).cloned();
         match lease {
             Some(Some(lease)) => lease.pin(tx).await,
             Some(None) => Err(Error::Lost {
@@ -275,7 +272,7 @@ impl QuorumHeld {
         let (was_held, loss) = (self.is_held(), self.leases.loss());
         let name = self.name().clone();
         let majority = self.leases.majority;
-        let each: Vec<_> = self.leases.each().drain(..).collect();
+        let each: Vec<_> = self.leases.each.lock().drain(..).collect();
         let members = each.len();
         let leases: Vec<Arc<Held>> = each.into_iter().flatten().collect();
         // The name is free when all but a minority say so. The others are released in the background.
@@ -359,7 +356,7 @@ mod tests {
             rowlock.inspect("1").await.unwrap().is_none(),
             "it is released"
         );
-        *leases.each() = vec![
+        *leases.each.lock() = vec![
             Some(Arc::new(lease("1").await)),
             Some(Arc::new(lease("2").await)),
             None,
@@ -367,7 +364,7 @@ mod tests {
         leases.add(2, lease("3").await);
         assert_eq!(leases.missing(), Some(Vec::new()));
         // After a release there are no members.
-        leases.each().clear();
+        leases.each.lock().clear();
         leases.add(2, lease("4").await);
         assert_eq!(leases.missing(), None);
     }

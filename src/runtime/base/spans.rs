@@ -5,8 +5,8 @@
 //! no subscriber wants costs one comparison: its fields are not computed.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tracing::field::{self, Empty};
 use tracing::span::Id;
 use tracing::{Span, info_span};
@@ -70,18 +70,14 @@ pub(crate) fn ended(span: &Span, end: &'static str) {
 pub(crate) struct HoldSpans(Mutex<BTreeMap<(Uuid, u64), Span>>);
 
 impl HoldSpans {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<(Uuid, u64), Span>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn insert(&self, grant: Uuid, id: &Id, span: Span) {
-        self.all().insert((grant, id.into_u64()), span);
+        self.0.lock().insert((grant, id.into_u64()), span);
     }
 
     /// A guard is released.
     pub(crate) fn release(&self, grant: Uuid, id: &Id) {
         // A subscriber may do anything when a span ends: not while this is locked.
-        let span = self.all().remove(&(grant, id.into_u64()));
+        let span = self.0.lock().remove(&(grant, id.into_u64()));
         drop(span);
     }
 
@@ -89,7 +85,7 @@ impl HoldSpans {
     pub(crate) fn lose(&self, grant: Option<Uuid>, loss: Loss) {
         let is_its = |(of, _): &(Uuid, u64)| grant.is_none_or(|grant| grant == *of);
         let lost: Vec<Span> = {
-            let mut all = self.all();
+            let mut all = self.0.lock();
             let lost = all.extract_if(.., |of, _| is_its(of));
             lost.map(|(_, span)| span).collect()
         };

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -82,17 +82,13 @@ impl Endpoints {
     /// Why the last connection could not be made. (Silence is no refusal, nor is a server that is full or still
     /// starting.)
     pub(crate) fn refusal(&self) -> Option<Fault> {
-        self.locked().clone()
+        self.refusal.lock().clone()
     }
 
     pub(super) fn dialed<T>(&self, made: &Result<T, Fault>) {
         let is_refusal = |fault: &&Fault| !fault.is_silence() && !fault.is_no_room();
         let refusal = made.as_ref().err().filter(is_refusal);
-        *self.locked() = refusal.cloned();
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<Fault>> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.refusal.lock() = refusal.cloned();
     }
 }
 

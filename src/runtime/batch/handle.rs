@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
 use tokio::select;
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 
@@ -98,7 +99,7 @@ impl Lanes {
     pub(crate) fn send(&self, job: impl Into<Job>) {
         let job = job.into();
         // Until the job is in the lane: a shutdown that begins now asks the lane after that.
-        let closing = job.may_grant().then(|| self.closing());
+        let closing = job.may_grant().then(|| self.closing.read());
         if closing.as_deref().is_some_and(|mark| self.is_closed(*mark)) {
             return job.fail(self.stopped());
         }
@@ -118,7 +119,7 @@ impl Lanes {
             return;
         };
         if job.head().manner == Manner::Duty {
-            let mut undelivered = self.undelivered();
+            let mut undelivered = self.undelivered.lock();
             if undelivered.len() < MAX_UNDELIVERED {
                 undelivered.push(Unfinished::of(job.head()));
             }
@@ -131,14 +132,9 @@ impl Lanes {
         self.all.iter().all(|lane| lane.jobs.is_closed())
     }
 
-    fn undelivered(&self) -> MutexGuard<'_, Vec<Unfinished>> {
-        let undelivered = self.undelivered.lock();
-        undelivered.unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns an error when this client is shutting down: it grants nothing any more.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        let mark = *self.closing();
+        let mark = *self.closing.read();
         if self.is_closed(mark) {
             return Err(self.stopped());
         }
@@ -147,7 +143,7 @@ impl Lanes {
 
     /// Whether this client shuts down.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing().is_some()
+        self.closing.read().is_some()
     }
 
     /// Whether the caller is granted nothing any more. (A task that was spawned before may need a lock to come to its
@@ -156,14 +152,10 @@ impl Lanes {
         mark.is_some_and(|mark| !self.tasks.called_from_before(mark))
     }
 
-    fn closing(&self) -> RwLockReadGuard<'_, Option<u64>> {
-        self.closing.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Grants nothing any more to later tasks. Returns the [mark](Tasks::mark) of the first call.
     pub(crate) fn close(&self) -> u64 {
         // It waits for callers who are about to hand an acquire to a lane.
-        let mut closing = self.closing.write().unwrap_or_else(PoisonError::into_inner);
+        let mut closing = self.closing.write();
         *closing.get_or_insert_with(|| self.tasks.mark())
     }
 
@@ -354,7 +346,7 @@ impl Lanes {
 
     /// The duties that arrived after the lanes had ended.
     pub(crate) fn take_undelivered(&self) -> Vec<Unfinished> {
-        std::mem::take(&mut self.undelivered())
+        std::mem::take(&mut self.undelivered.lock())
     }
 
     /// The error for an operation whose lane is gone.

@@ -1,10 +1,11 @@
 //! The guard of a running attempt, and how the attempt ends.
 
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tracing::Span;
 use uuid::Uuid;
@@ -71,11 +72,7 @@ impl RecordGuard {
 
     /// Begins its span, in that of the caller.
     pub(crate) fn begin_span(&self) {
-        *self.span() = spans::attempt(self.grant.fence());
-    }
-
-    fn span(&self) -> MutexGuard<'_, Span> {
-        self.span.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.span.lock() = spans::attempt(self.grant.fence());
     }
 
     pub(crate) fn key(&self) -> &RecordKey {
@@ -190,7 +187,7 @@ impl RecordGuard {
     fn end(&self, how: &'static str) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             self.since.ran(how);
-            spans::ended(&mem::replace(&mut *self.span(), Span::none()), how);
+            spans::ended(&mem::replace(&mut *self.span.lock(), Span::none()), how);
             self.holdings.renewals.remove(self.grant.id);
             self.grant.drop_guard(Moment::now());
         }

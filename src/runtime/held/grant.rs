@@ -1,10 +1,11 @@
 //! A grant as this process knows it: until when this process may trust it, and how it ended.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -120,9 +121,9 @@ impl<K: GrantSubject> Grant<K> {
     }
 
     pub(crate) fn status(&self) -> Status {
-        let own = *self.own();
+        let own = *self.status.lock();
         match &self.session {
-            Some(session) => own.within(&session.own()),
+            Some(session) => own.within(&session.status.lock()),
             None => own,
         }
     }
@@ -184,14 +185,10 @@ impl<K: GrantSubject> Grant<K> {
         }
     }
 
-    fn own(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the status. `change` says whether it did.
     fn change(&self, change: impl FnOnce(&mut Status) -> bool) -> bool {
         let (changed, lost) = {
-            let mut status = self.own();
+            let mut status = self.status.lock();
             let before = status.end;
             let changed = change(&mut status);
             (changed, status.end.filter(|_| before.is_none()))

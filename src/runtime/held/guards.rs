@@ -5,8 +5,9 @@
 //! attempt may still record an outcome. The guard of a lost lock has nothing left to do, and is not listed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::grant::Grant;
@@ -24,21 +25,21 @@ enum GuardEntry {
 impl Guards {
     pub(crate) fn add_lock(&self, grant: &Arc<Grant>) {
         let guarded = GuardEntry::Lock(Arc::clone(grant));
-        self.locked().insert(grant.id, guarded);
+        self.0.lock().insert(grant.id, guarded);
     }
 
     /// `id` is that of the attempt.
     pub(crate) fn add_attempt(&self, id: Uuid, record: Subject) {
-        self.locked().insert(id, GuardEntry::Attempt(record));
+        self.0.lock().insert(id, GuardEntry::Attempt(record));
     }
 
     pub(crate) fn remove(&self, id: Uuid) {
-        self.locked().remove(&id);
+        self.0.lock().remove(&id);
     }
 
     /// The row of this grant was freed.
     pub(crate) fn freed(&self, id: Uuid) {
-        let guarded = self.locked();
+        let guarded = self.0.lock();
         let Some(GuardEntry::Lock(grant)) = guarded.get(&id) else {
             return;
         };
@@ -49,7 +50,7 @@ impl Guards {
 
     /// What they guard, in order. Locks that are lost are not guarded any more.
     pub(crate) fn list(&self) -> Vec<Subject> {
-        let guarded = self.locked();
+        let guarded = self.0.lock();
         let subjects = guarded.values().filter_map(|guarded| match guarded {
             GuardEntry::Lock(grant) if grant.loss().is_some() => None,
             GuardEntry::Lock(grant) => Some(Subject::Lock(grant.shown.clone())),
@@ -58,9 +59,5 @@ impl Guards {
         let mut subjects: Vec<Subject> = subjects.collect();
         subjects.sort_unstable();
         subjects
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<Uuid, GuardEntry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,9 @@
 //! What a client holds, and what holding it needs.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::grant::Grant;
@@ -29,9 +30,9 @@ pub(crate) struct Holdings {
 /// The session of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    current: Mutex<Option<Arc<Session>>>,
+    pub(super) current: Mutex<Option<Arc<Session>>>,
     /// Sessions that no guard trusts any more, and that have to be ended in the database.
-    closed: Mutex<Vec<Uuid>>,
+    pub(super) closed: Mutex<Vec<Uuid>>,
     /// A task locks it while it opens a session. It has the last failure.
     pub(crate) opening: tokio::sync::Mutex<Option<(u64, Error)>>,
     /// How many times a session was opened, or failed to open.
@@ -40,23 +41,15 @@ pub(crate) struct Sessions {
 
 impl Sessions {
     pub(crate) fn live(&self) -> Option<Arc<Session>> {
-        let current = self.current();
+        let current = self.current.lock();
         let live = current.as_ref().filter(|session| session.grant.is_held());
         live.map(Arc::clone)
     }
 
     /// The grant was released.
     pub(crate) fn forget(&self, grant: &Grant) {
-        if let Some(session) = &*self.current() {
+        if let Some(session) = &*self.current.lock() {
             session.forget(grant);
         }
-    }
-
-    pub(crate) fn closed(&self) -> MutexGuard<'_, Vec<Uuid>> {
-        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

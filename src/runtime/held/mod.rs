@@ -7,7 +7,7 @@ pub(crate) mod guard;
 pub(crate) mod guards;
 pub(crate) mod holdings;
 pub(crate) mod on_end;
-pub(crate) mod open_session;
 pub(crate) mod renew;
 pub(crate) mod session;
+pub(crate) mod session_life;
 pub(crate) mod status;

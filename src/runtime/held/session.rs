@@ -14,9 +14,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::grant::Grant;
@@ -79,7 +80,7 @@ pub(crate) struct AskedGrant {
 
 impl Drop for AskedGrant {
     fn drop(&mut self) {
-        self.session.grants().asked.remove(&self.id);
+        self.session.grants.lock().asked.remove(&self.id);
     }
 }
 
@@ -106,7 +107,7 @@ impl Session {
     /// An acquire is about to ask for this grant.
     pub(crate) fn ask(self: &Arc<Self>, id: Uuid) -> AskedGrant {
         {
-            let grants = &mut *self.grants();
+            let grants = &mut *self.grants.lock();
             grants.is_used = true;
             grants.asked.insert(id);
         }
@@ -116,7 +117,7 @@ impl Session {
 
     /// A guard has this grant from now on, until [`forget`](Self::forget).
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
-        let grants = &mut *self.grants();
+        let grants = &mut *self.grants.lock();
         grants.added += 1;
         let known = GuardedGrant {
             grant: Arc::downgrade(grant),
@@ -128,7 +129,7 @@ impl Session {
 
     /// The grant was released.
     pub(crate) fn forget(&self, grant: &Grant) {
-        let known = &mut self.grants().known;
+        let known = &mut self.grants.lock().known;
         let is_its = |known: &GuardedGrant| known.id == grant.id;
         if known.get(&grant.name).is_some_and(is_its) {
             known.remove(&grant.name);
@@ -137,20 +138,20 @@ impl Session {
 
     /// How many locks it has.
     pub(crate) fn locks(&self) -> usize {
-        self.grants().known.len()
+        self.grants.lock().known.len()
     }
 
     /// How many grants were known so far. A page that is asked for now has all of them.
     pub(crate) fn added(&self) -> u64 {
-        self.grants().added
+        self.grants.lock().added
     }
 
     /// Whether to look at the grants after this renewal.
     pub(crate) fn is_look_due(&self, renewal: SessionRenewal, now: Moment) -> bool {
-        if !self.grants().is_used {
+        if !self.grants.lock().is_used {
             return false;
         }
-        let looks = self.looks();
+        let looks = self.looks.lock();
         looks.last.is_none_or(|last| now >= last + self.grant.ttl) || looks.renewal != Some(renewal)
     }
 
@@ -159,7 +160,7 @@ impl Session {
     pub(crate) fn await_look(&self, now: Moment) {
         let ttl = self.grant.ttl;
         let since = {
-            let looks = &mut *self.looks();
+            let looks = &mut *self.looks.lock();
             let after = looks.last.map_or(now, |last| last + ttl);
             *looks
                 .due
@@ -169,7 +170,7 @@ impl Session {
             return;
         }
         let known: Vec<Weak<Grant>> = {
-            let grants = self.grants();
+            let grants = self.grants.lock();
             let known = grants.known.values();
             known.map(|known| Weak::clone(&known.grant)).collect()
         };
@@ -181,7 +182,7 @@ impl Session {
     pub(crate) fn begin_look(&self, now: Moment) -> SessionLook {
         SessionLook {
             began: now,
-            unsure: !self.grants().asked.is_empty(),
+            unsure: !self.grants.lock().asked.is_empty(),
             after: Vec::new(),
             strays: HashSet::new(),
         }
@@ -205,7 +206,7 @@ impl Session {
         let mut missing: Vec<Weak<Grant>> = Vec::new();
         let mut strays = Vec::new();
         {
-            let grants = self.grants();
+            let grants = self.grants.lock();
             for known in grants.known.range((first, end)).map(|(_, known)| known) {
                 if known.number <= added && !ids.contains(&known.id) {
                     missing.push(Weak::clone(&known.grant));
@@ -226,7 +227,7 @@ impl Session {
         if let Some((name, _)) = last {
             look.after.clone_from(name);
         }
-        let mut looks = self.looks();
+        let mut looks = self.looks.lock();
         look.strays.extend(strays.iter().map(|(_, id)| *id));
         strays.retain(|(_, id)| {
             let since = looks.strays.entry(*id).or_insert(look.began);
@@ -237,19 +238,11 @@ impl Session {
 
     /// All pages were read.
     pub(crate) fn end_look(&self, look: &SessionLook, renewal: SessionRenewal) {
-        let mut looks = self.looks();
+        let mut looks = self.looks.lock();
         looks.last = (!look.unsure).then_some(look.began);
         looks.due = None;
         looks.renewal = Some(renewal);
         looks.strays.retain(|id, _| look.strays.contains(id));
-    }
-
-    fn grants(&self) -> MutexGuard<'_, SessionGrants> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn looks(&self) -> MutexGuard<'_, Looks> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::permit::pass_any;
 use crate::store::verbs::queue::{EndedGrant, PassOutcome, PassWhy, Ticket};
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Leave {
     ticket: Ticket,
     /// The position; `None`: wherever it stands.
@@ -168,12 +168,8 @@ impl Request for Leave {
             Stage::Late => return None,
         }
         let again = Self {
-            ticket: self.ticket.clone(),
-            at: self.at,
-            late: self.late,
-            ttl: self.ttl,
-            waiters: Arc::clone(&self.waiters),
             stage: Stage::Overdue,
+            ..self.clone()
         };
         Some(again.task(Progress::within(MAX_UNDO)).repeated().into())
     }

@@ -1,9 +1,10 @@
 //! What a client knows of lock rows, and how it makes missing rows.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::model::{Busy, Error, Kind, LockInfo, Name, Subject};
@@ -213,7 +214,7 @@ impl KnownRows {
     }
 
     fn rows(&self) -> MutexGuard<'_, HashMap<Name, KnownRow>> {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = self.rows.lock();
         // A name that is dropped here only costs another look.
         if rows.len() > MAX_ROWS {
             rows.clear();

@@ -51,13 +51,8 @@ pub(crate) async fn prepare(
     let mut pauses = backoff::reconnect();
     let mut applied = Vec::new();
     loop {
-        let history = match read_history(connection, target).await {
-            Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
-                sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
-                continue;
-            }
-            read => read.map_err(|fault| fault.into_error("read the schema", target))??,
-        };
+        let history = read_history(connection, give_up, target).await;
+        let history = history.map_err(|fault| fault.into_error("read the schema", target))??;
         // An up-to-date schema is left alone: starting does not need the right to create tables.
         let schema = compare(history, engine, target)?;
         match (&schema, preparing.migrate) {
@@ -105,39 +100,41 @@ pub(crate) async fn prepare(
         sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
     }
     begin_quarantine(connection, &mut quarantine, give_up, target).await?;
-    loop {
-        let checked = connection
-            .call(UNBOUNDED, async |store| store.check_tables().await)
-            .await;
-        match checked {
-            Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
-                sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
-            }
-            Ok(true) => return Ok(applied),
-            Ok(false) => break,
-            // A right on some of the tables is enough for a program that uses only these.
-            Err(fault) if fault.kind == FaultKind::Denied => break,
-            Err(fault) => return Err(fault.into_error("read the schema", target)),
-        }
+    let check = async |store: &mut dyn Store| store.check_tables().await;
+    match insist(connection, give_up, check).await {
+        Ok(true) => return Ok(applied),
+        Ok(false) => {}
+        // A right on some of the tables is enough for a program that uses only these.
+        Err(fault) if fault.kind == FaultKind::Denied => {}
+        Err(fault) => return Err(fault.into_error("read the schema", target)),
     }
+    let keep = async |store: &mut dyn Store| store.keep_functions(preparing.migrate).await;
+    let missing = insist(connection, give_up, keep).await;
+    let missing = missing.map_err(|fault| fault.into_migration_error(engine, target))?;
+    if missing.is_empty() || preparing.migrate {
+        applied.extend(missing);
+        return Ok(applied);
+    }
+    Err(Error::Schema(SchemaError::FunctionsMissing {
+        target: target.into(),
+        functions: missing.join(", "),
+        version: newest(migrations(engine)?.runner.get_migrations()),
+    }))
+}
+
+/// Sends a verb until it is answered, or no time is left.
+async fn insist<T>(
+    connection: &mut dyn Connection,
+    give_up: Moment,
+    mut verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let mut pauses = backoff::reconnect();
     loop {
-        let keep = async |store: &mut dyn Store| store.keep_functions(preparing.migrate).await;
-        match connection.call(UNBOUNDED, keep).await {
-            Ok(missing) if missing.is_empty() || preparing.migrate => {
-                applied.extend(missing);
-                return Ok(applied);
-            }
-            Ok(missing) => {
-                return Err(Error::Schema(SchemaError::FunctionsMissing {
-                    target: target.into(),
-                    functions: missing.join(", "),
-                    version: newest(migrations(engine)?.runner.get_migrations()),
-                }));
-            }
+        match connection.call(UNBOUNDED, &mut verb).await {
             Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
                 sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
             }
-            Err(fault) => return Err(fault.into_migration_error(engine, target)),
+            answer => return answer,
         }
     }
 }
@@ -153,43 +150,37 @@ async fn begin_quarantine(
         return Ok(());
     };
     let mut limit = Limit::new();
-    let mut pauses = backoff::reconnect();
-    loop {
-        let limit = limit.next();
-        let begin = async |store: &mut dyn Store| store.quarantine_begin(time, limit).await;
-        match connection.call(UNBOUNDED, begin).await {
-            Ok(_) => return Ok(()),
-            Err(fault) if fault.kind.may_be_sent_again() && !give_up.has_passed() => {
-                sleep_until(Moment::now() + pauses.next().unwrap_or_default()).await;
-            }
-            Err(fault) => return Err(fault.into_error("begin the quarantine", target)),
-        }
-    }
+    let begin = async |store: &mut dyn Store| store.quarantine_begin(time, limit.next()).await;
+    let begun = insist(connection, give_up, begin).await;
+    begun.map_err(|fault| fault.into_error("begin the quarantine", target))?;
+    Ok(())
 }
 
 /// Reads the history. The inner error: there is none, but a table with the name of rowlock's, which must not be taken
 /// for ours.
 async fn read_history(
     connection: &mut dyn Connection,
+    give_up: Moment,
     target: &str,
 ) -> Result<Result<Option<Vec<AppliedMigration>>, Error>, Fault> {
-    let is_other = async |store: &mut dyn Store| match store.find_lock_table().await {
-        // The history is made first. So a table that another process has just made has a history now.
-        Ok(()) => Ok(store.schema_history().await?.is_none()),
-        Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(false),
-        Err(fault) => Err(fault),
+    let read = async |store: &mut dyn Store| {
+        if let Some(history) = store.schema_history().await? {
+            return Ok(Ok(Some(history)));
+        }
+        match store.find_lock_table().await {
+            // The history is made first. So a table that another process has just made has a history now.
+            Ok(()) => Ok(match store.schema_history().await? {
+                Some(history) => Ok(Some(history)),
+                None => Err(Error::Schema(SchemaError::Damaged {
+                    target: target.into(),
+                    detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),
+                })),
+            }),
+            Err(fault) if fault.kind == FaultKind::NoSuchTable => Ok(Ok(None)),
+            Err(fault) => Err(fault),
+        }
     };
-    let history = connection.call(UNBOUNDED, async |store| store.schema_history().await);
-    if let Some(history) = history.await? {
-        return Ok(Ok(Some(history)));
-    }
-    if connection.call(UNBOUNDED, is_other).await? {
-        return Ok(Err(Error::Schema(SchemaError::Damaged {
-            target: target.into(),
-            detail: format!("there is a table rowlock_lock, and no table {HISTORY_TABLE}"),
-        })));
-    }
-    Ok(Ok(None))
+    insist(connection, give_up, read).await
 }
 
 fn newest(migrations: &[Migration]) -> i32 {

@@ -1,7 +1,9 @@
 //! The pools of which this client knows that they lead to its database.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 /// What a pool connects with. It is another value when the application changes it.
 pub(crate) type PoolOptions = Weak<dyn Any + Send + Sync>;
@@ -11,12 +13,12 @@ pub(crate) struct ProvenPools(Mutex<Vec<PoolOptions>>);
 
 impl ProvenPools {
     pub(crate) fn contains(&self, options: &PoolOptions) -> bool {
-        let proven = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let proven = self.0.lock();
         proven.iter().any(|one| one.ptr_eq(options))
     }
 
     pub(crate) fn insert(&self, options: PoolOptions) {
-        let mut proven = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut proven = self.0.lock();
         proven.retain(|one| one.strong_count() > 0 && !one.ptr_eq(&options));
         proven.push(options);
     }

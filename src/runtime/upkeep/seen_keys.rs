@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::model::RecordKey;
 
@@ -20,17 +21,13 @@ impl SeenKeys {
     /// Whether it was seen before.
     pub(crate) fn see(&self, key: &RecordKey) -> bool {
         let digest = self.hasher.hash_one(key);
-        let mut sets = self.sets();
+        let mut sets = self.sets.lock();
         let is_known = sets.iter().any(|set| set.contains(&digest));
         if sets[0].len() >= GENERATION {
             sets[1] = std::mem::take(&mut sets[0]);
         }
         sets[0].insert(digest);
         is_known
-    }
-
-    fn sets(&self) -> MutexGuard<'_, [HashSet<u64>; 2]> {
-        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,9 +2,10 @@
 //! end at once, and of the outcome that it has kept, without a statement.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::model::{Fingerprint, Moment, Outcome, RecordKey};
@@ -57,7 +58,7 @@ impl SingleFlight {
         request: &Fingerprint,
         over: Option<u64>,
     ) -> Result<Flight, OtherFlight> {
-        let mut taken = self.taken();
+        let mut taken = self.0.lock();
         if let Some(other) = taken.keys.get(key)
             && over != Some(other.number)
         {
@@ -97,25 +98,21 @@ impl SingleFlight {
 
     /// The flight that is taken now.
     pub(crate) fn other(&self, key: &RecordKey) -> Option<OtherFlight> {
-        self.taken().keys.get(key).cloned()
+        self.0.lock().keys.get(key).cloned()
     }
 
     /// The number of the flight whose attempt is in the database.
     pub(crate) fn claimed(&self, key: &RecordKey) -> Option<u64> {
-        let taken = self.taken();
+        let taken = self.0.lock();
         let flight = taken.keys.get(key).filter(|flight| flight.is_claimed);
         flight.map(|flight| flight.number)
-    }
-
-    fn taken(&self) -> MutexGuard<'_, Flights> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Flight {
     /// Its attempt is in the database.
     pub(crate) fn note_claim(&self) {
-        let mut taken = self.flights.taken();
+        let mut taken = self.flights.0.lock();
         if let Some(flight) = taken.keys.get_mut(&self.key)
             && flight.number == self.number
         {
@@ -125,7 +122,7 @@ impl Flight {
 
     /// Its caller is polled.
     pub(crate) fn note_polled(&self) {
-        let mut taken = self.flights.taken();
+        let mut taken = self.flights.0.lock();
         if let Some(flight) = taken.keys.get_mut(&self.key)
             && flight.number == self.number
         {
@@ -146,7 +143,7 @@ impl Flight {
     /// The first end counts.
     fn end(&self, end: FlightEnd) {
         {
-            let mut taken = self.flights.taken();
+            let mut taken = self.flights.0.lock();
             let flight = taken.keys.get(&self.key);
             if flight.is_some_and(|flight| flight.number == self.number) {
                 taken.keys.remove(&self.key);
@@ -207,9 +204,9 @@ mod tests {
         drop(flight);
         assert_eq!(waits.await.unwrap(), None);
         let flight = take(&flights, "a").unwrap();
-        assert_eq!(flights.taken().keys.len(), 1);
+        assert_eq!(flights.0.lock().keys.len(), 1);
         drop(flight);
-        assert!(flights.taken().keys.is_empty());
+        assert!(flights.0.lock().keys.is_empty());
     }
 
     #[tokio::test]

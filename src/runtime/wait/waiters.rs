@@ -3,8 +3,9 @@
 //! database.)
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use super::queue::Queue;
@@ -43,7 +44,7 @@ impl Waiters {
             let (first, freed) = (Semaphore::new(1), Notify::new());
             (0, Arc::new(NameWaiters { first, freed }))
         };
-        let mut queues = self.queues();
+        let mut queues = self.by_name.lock();
         let (count, queue) = queues.entry(name.clone()).or_insert_with(queue);
         *count += 1;
         Waiter {
@@ -69,13 +70,9 @@ impl Waiters {
 
     /// This process released the name: wakes the first waiter.
     pub(crate) fn freed(&self, name: &Name) {
-        if let Some((_, queue)) = self.queues().get(name) {
+        if let Some((_, queue)) = self.by_name.lock().get(name) {
             queue.freed.notify_one();
         }
-    }
-
-    fn queues(&self) -> MutexGuard<'_, Queues> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,7 +91,7 @@ impl Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        let mut queues = self.waiters.queues();
+        let mut queues = self.waiters.by_name.lock();
         if let Some((count, _)) = queues.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {

@@ -3,8 +3,8 @@
 //! The same kind of fault means different things on a connection of rowlock's own, in a transaction of the caller's,
 //! while migrating, and under a commit.
 
-use super::grants::grants;
 use super::migrate::{changed, newer};
+use super::rights::grants;
 use crate::model::{
     ConnectError, Engine, Error, FaultKind, SchemaError, Subject, TransactionError,
 };

@@ -19,9 +19,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -110,7 +111,7 @@ impl Writers {
     /// The writers of the file at this path, which is an absolute one.
     pub(crate) fn of_file(path: &Path) -> Arc<Self> {
         static FILES: Mutex<Option<HashMap<PathBuf, Weak<Writers>>>> = Mutex::new(None);
-        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = FILES.lock();
         let files = files.get_or_insert_default();
         let known = |files: &HashMap<PathBuf, Weak<Self>>, path: &Path| {
             files.get(path).and_then(Weak::upgrade)

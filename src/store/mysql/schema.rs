@@ -8,9 +8,9 @@ use uuid::Uuid;
 use super::connect::{is_in_galera, switch};
 use super::statement::{in_one_transaction, read_as};
 use crate::model::{Engine, FaultKind};
-use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
+use crate::store::driver::rights::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{
     AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
@@ -144,7 +144,7 @@ fn parse(text: &str) -> Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::driver::grants::grants as of_target;
+    use crate::store::driver::rights::grants as of_target;
 
     #[test]
     fn the_engine_and_the_age_are_read_from_the_version() {

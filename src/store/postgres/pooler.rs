@@ -12,9 +12,10 @@
 //!
 //! So the first connection finds out how it is shared ([`Sharing`]), before anything is prepared.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, Row};
 
@@ -78,14 +79,14 @@ pub(super) struct KnownPooler(Arc<Mutex<Option<Sharing>>>);
 
 impl KnownPooler {
     pub(super) fn get(&self) -> Option<Sharing> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     pub(super) fn set(&self, sharing: Sharing) {
         if sharing == Sharing::Mixed {
             MIXED.store(true, Ordering::Relaxed);
         }
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         // Once a connection has found mixed statements, another one that by chance finds none changes nothing.
         if *known != Some(Sharing::Mixed) {
             *known = Some(sharing);

@@ -286,7 +286,7 @@ async fn a_user_needs_the_right_to_run_the_functions() {
          DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {user}', current_schema()); END $$"
     );
     Schema::run(&mut owner, &make).await;
-    let grants = crate::store::driver::grants::grants(&format!("postgres://{user}@host/postgres"));
+    let grants = crate::store::driver::rights::grants(&format!("postgres://{user}@host/postgres"));
     let (tables, functions) = grants.split_once("GRANT EXECUTE").unwrap();
     Schema::run(&mut owner, tables).await;
     let theirs = Schema(place.0.clone().username(&user).password("pw"));

@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use super::{functions, query_scalar};
 use crate::model::FaultKind;
-use crate::store::driver::grants::TABLES;
+use crate::store::driver::rights::TABLES;
 use crate::store::verbs::fault::Fault;
 
 /// The tables of which no policy shows this user a row.

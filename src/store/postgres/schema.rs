@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::{functions, query, row_security};
 use crate::model::Engine;
-use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
+use crate::store::driver::rights::{EVERY_COLUMN, RIGHTS, TABLES, identifier};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{
     AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
@@ -139,7 +139,7 @@ impl SchemaStore for PgConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::driver::grants::grants as of_target;
+    use crate::store::driver::rights::grants as of_target;
 
     #[test]
     fn grants_are_for_the_user_and_the_database_of_the_url() {

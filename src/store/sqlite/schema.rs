@@ -7,9 +7,9 @@ use uuid::Uuid;
 
 use super::connect;
 use crate::model::Engine;
-use crate::store::driver::grants::{EVERY_COLUMN, RIGHTS};
 use crate::store::driver::migrate;
 use crate::store::driver::migrate::Migrations;
+use crate::store::driver::rights::{EVERY_COLUMN, RIGHTS};
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::schema::{
     AppliedMigration, MigrateFault, MigrateUntil, SchemaStore, Server, relaxed,
@@ -128,7 +128,7 @@ impl SchemaStore for SqliteConnection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::driver::grants::grants as of_target;
+    use crate::store::driver::rights::grants as of_target;
 
     #[test]
     fn a_file_has_rights_and_no_users() {

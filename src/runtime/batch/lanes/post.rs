@@ -12,10 +12,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 
+use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::runtime::batch::job::Answer;
@@ -41,18 +42,14 @@ impl Home {
         let here = Handle::try_current().ok();
         // The only thread of a runtime may be busy with the caller.
         let here = here.filter(|here| here.runtime_flavor() == RuntimeFlavor::MultiThread);
-        *self.locked() = here;
+        *self.runtime.lock() = here;
     }
 
     /// The runtime of a caller that came since the last call: most likely the others wait there too.
     pub(super) fn take(&self) -> Option<Handle> {
-        let runtime = self.locked().take();
+        let runtime = self.runtime.lock().take();
         self.is_known.store(false, Ordering::Relaxed);
         runtime
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -114,15 +111,10 @@ struct Letter {
 }
 
 impl Letter {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Answer>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn deliver(&self) {
         loop {
-            let delivering = self.delivering.read();
-            let _delivering = delivering.unwrap_or_else(PoisonError::into_inner);
-            let next = self.waiting().pop_front();
+            let _delivering = self.delivering.read();
+            let next = self.answers.lock().pop_front();
             let Some(answer) = next else {
                 return;
             };

@@ -41,7 +41,7 @@ impl PageSize {
 pub(super) async fn look(mut link: Link, shared: &RenewShared, target: &str) {
     loop {
         let wanted = {
-            let state = &mut *shared.state();
+            let state = &mut *shared.state.lock();
             if state.closed {
                 break;
             }
@@ -54,7 +54,7 @@ pub(super) async fn look(mut link: Link, shared: &RenewShared, target: &str) {
         if let Err(fault) = look_at(&mut link, &session, renewal).await {
             tracing::warn!(%target, error = %fault, "cannot look at the locks of the session, will try again");
             sleep_until(Moment::now() + MAX_PAUSE).await;
-            shared.state().look.get_or_insert((session, renewal));
+            shared.state.lock().look.get_or_insert((session, renewal));
         }
     }
     link.close().await;

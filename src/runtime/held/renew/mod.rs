@@ -28,9 +28,10 @@ mod send;
 mod tally;
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::select;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -82,10 +83,6 @@ struct RenewState {
 }
 
 impl RenewShared {
-    fn state(&self) -> MutexGuard<'_, RenewState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wake(&self) {
         self.announce.notify_one();
         self.renew.notify_one();
@@ -113,7 +110,7 @@ impl Renewals {
     /// `limit`: that of a request to the server.
     pub(crate) fn new(limit: RequestLimit) -> (Self, Work) {
         let shared = Arc::new(RenewShared::default());
-        shared.state().schedule = Schedule::within(limit);
+        shared.state.lock().schedule = Schedule::within(limit);
         (Self(Arc::clone(&shared)), Work(shared))
     }
 
@@ -135,7 +132,7 @@ impl Renewals {
     }
 
     fn keep(&self, kept: Renewable) {
-        let wake = self.0.state().schedule.keep(Moment::now(), kept);
+        let wake = self.0.state.lock().schedule.keep(Moment::now(), kept);
         if wake.announcer {
             self.0.announce.notify_one();
         }
@@ -146,12 +143,12 @@ impl Renewals {
 
     /// The grant was released, or the attempt has ended.
     pub(crate) fn remove(&self, id: Uuid) {
-        self.0.state().schedule.remove(id);
+        self.0.state.lock().schedule.remove(id);
     }
 
     /// Ends the tasks.
     pub(crate) fn close(&self) {
-        self.0.state().closed = true;
+        self.0.state.lock().closed = true;
         self.0.wake();
     }
 }
@@ -167,7 +164,7 @@ async fn announce(shared: &RenewShared, target: &str) {
     loop {
         let now = Moment::now();
         let (next, report, is_over) = {
-            let state = &mut *shared.state();
+            let state = &mut *shared.state.lock();
             let next = state.schedule.announce(now, ANNOUNCEMENTS);
             let is_over = state.closed;
             (next, state.schedule.report(now, is_over), is_over)
@@ -208,7 +205,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
     let mut slow = 0;
     loop {
         let (next, bound) = {
-            let state = &mut *shared.state();
+            let state = &mut *shared.state.lock();
             if state.closed {
                 break;
             }
@@ -224,7 +221,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
                     _ = &mut login => {}
                     () = shared.renew.notified() => {
                         // A shorter TTL, or the end. (A login that is cut off leaves a SQLite file with its log.)
-                        let bound = shared.state().schedule.bound().max(MIN_LOGIN);
+                        let bound = shared.state.lock().schedule.bound().max(MIN_LOGIN);
                         _ = timeout(bound, login).await;
                         continue;
                     }
@@ -235,7 +232,7 @@ async fn renew(mut link: Link, shared: &RenewShared, target: &str) {
         }
         let failed = match login(&mut link, bound, &mut slow).await {
             Ok(()) => {
-                let chunk = shared.state().schedule.chunk(Moment::now());
+                let chunk = shared.state.lock().schedule.chunk(Moment::now());
                 let fault = send(&mut link, shared, chunk).await.err();
                 failures = if fault.is_some() { failures + 1 } else { 0 };
                 fault

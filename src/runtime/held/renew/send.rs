@@ -95,7 +95,7 @@ async fn renew_session(
     let is_due = |renewal: &SessionRenewal| session.is_look_due(*renewal, now);
     if let Some(renewal) = renewal.filter(is_due) {
         session.await_look(now);
-        shared.state().look = Some((Arc::clone(session), renewal));
+        shared.state.lock().look = Some((Arc::clone(session), renewal));
         shared.look.notify_one();
     }
     Ok(())
@@ -114,14 +114,14 @@ pub(super) async fn part(
     }
     if !link.is_connected() {
         // The previous statement has cost the connection.
-        shared.state().schedule.put_back(&kept);
+        shared.state.lock().schedule.put_back(&kept);
         return Ok(());
     }
     let outcomes = link.run_many(("renew", kept.len()), bound, verb).await;
     let now = Moment::now();
     // Before that, another call may have had the connection.
     let sent = link.sent().unwrap_or(now);
-    let schedule = &mut shared.state().schedule;
+    let schedule = &mut shared.state.lock().schedule;
     match outcomes {
         Ok(outcomes) => {
             schedule.took(now - sent, kept.len());

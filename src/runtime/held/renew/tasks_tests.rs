@@ -76,12 +76,12 @@ impl House {
     }
 
     fn keep(&self, kept: Renewable) {
-        self.shared.state().schedule.keep(Moment::now(), kept);
+        self.shared.state.lock().schedule.keep(Moment::now(), kept);
     }
 
     /// The due leases of all that are held.
     fn chunk(&self) -> Chunk {
-        self.shared.state().schedule.chunk(Moment::now())
+        self.shared.state.lock().schedule.chunk(Moment::now())
     }
 }
 
@@ -108,9 +108,9 @@ async fn the_announcer_tells_what_is_lost_before_it_ends() {
     let name = Name::new("a").unwrap();
     let lost = grant(name, Uuid::new_v4(), 1, LONG, past);
     house.keep(Renewable::Lease(Arc::clone(&lost)));
-    house.shared.state().closed = true;
+    house.shared.state.lock().closed = true;
     announce(&house.shared, "here").await;
-    assert_eq!(house.shared.state().schedule.len(), 0);
+    assert_eq!(house.shared.state.lock().schedule.len(), 0);
     assert_eq!(lost.loss(), Some(Loss::Expired));
 }
 
@@ -145,7 +145,7 @@ async fn a_login_under_way_at_the_end_leaves_no_log_beside_the_file() {
         let fresh = grant(name, Uuid::new_v4(), 1, ttl, Moment::now() + ttl * 5 / 6);
         house.keep(Renewable::Lease(fresh));
         let end = async {
-            house.shared.state().closed = true;
+            house.shared.state.lock().closed = true;
             house.shared.renew.notify_one();
         };
         tokio::join!(renew(house.link().urgent(), &house.shared, "here"), end);
@@ -158,14 +158,14 @@ async fn what_was_not_sent_because_the_connection_is_gone_is_due_again() {
     let house = House::new().await;
     let lease = house.lease("a", Duration::from_mins(5)).await;
     let Chunk { kept, bound } = house.chunk();
-    assert_eq!(house.shared.state().schedule.next(Moment::now()), None);
+    assert_eq!(house.shared.state.lock().schedule.next(Moment::now()), None);
     let mut gone = house.link();
     let unsent = async |_: &mut dyn Store| unreachable!("there is no connection");
     part(&mut gone, &house.shared, kept, bound, unsent)
         .await
         .unwrap();
     let now = Moment::now();
-    assert_eq!(house.shared.state().schedule.next(now), Some(now));
+    assert_eq!(house.shared.state.lock().schedule.next(now), Some(now));
     assert_eq!(house.chunk().kept[0].id(), lease.id);
 }
 
@@ -187,7 +187,7 @@ async fn a_statement_that_is_refused_at_once_is_not_slow_and_one_that_is_cut_off
         let failed = part(&mut link, &house.shared, kept, bound, verb).await;
         assert!(failed.is_err());
         assert_eq!(link.is_connected(), !silent);
-        let needed = house.shared.state().schedule.pace.needed();
+        let needed = house.shared.state.lock().schedule.pace.needed();
         assert_eq!(needed >= bound * 2, silent, "{needed:?}");
     }
 }
@@ -199,7 +199,7 @@ fn an_attempt_is_kept_and_removed_as_a_lease_is() {
     let id = Uuid::new_v4();
     let attempt = grant(key, id, 1, LONG, Moment::now() + LONG);
     renewals.add_record(&attempt);
-    assert_eq!(renewals.0.state().schedule.len(), 1);
+    assert_eq!(renewals.0.state.lock().schedule.len(), 1);
     renewals.remove(id);
-    assert_eq!(renewals.0.state().schedule.len(), 0);
+    assert_eq!(renewals.0.state.lock().schedule.len(), 0);
 }

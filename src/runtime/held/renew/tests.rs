@@ -38,9 +38,9 @@ async fn both_tasks_are_woken_for_what_is_added_and_nothing_is_left_of_what_was_
     renewals.add(&grant);
     assert!(pin!(renewals.0.announce.notified()).enable());
     assert!(pin!(renewals.0.renew.notified()).enable());
-    assert_eq!(renewals.0.state().schedule.len(), 1);
+    assert_eq!(renewals.0.state.lock().schedule.len(), 1);
     renewals.remove(grant.id);
-    assert_eq!(renewals.0.state().schedule.len(), 0);
+    assert_eq!(renewals.0.state.lock().schedule.len(), 0);
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Cohort {
     ) {
         let number = delegation.number;
         let task = self.all.own.spawn(delegate(delegation)).abort_handle();
-        match &mut self.state().delegate {
+        match &mut self.state.lock().delegate {
             Some(delegate) if delegate.number == number => delegate.task = Some(task),
             // It was dismissed meanwhile, or has ended.
             _ => task.abort(),
@@ -103,7 +103,7 @@ pub(crate) struct Delegation {
 impl Delegation {
     /// Whether tasks wait. If none does, the delegate ends.
     pub(crate) fn is_awaited(&self) -> bool {
-        let mut state = self.cohort.state();
+        let mut state = self.cohort.state.lock();
         let is_idle = state.waiting.is_empty();
         let own = state
             .delegate
@@ -116,7 +116,7 @@ impl Delegation {
     pub(crate) fn block(&self) -> i64 {
         let may_linger = self.cohort.key.linger.is_some();
         let least = if may_linger { LINGERING } else { 0 };
-        match i64::try_from(self.cohort.state().waiting.len()) {
+        match i64::try_from(self.cohort.state.lock().waiting.len()) {
             Ok(0 | 1) => least,
             Ok(waiting) => waiting.saturating_mul(EACH).clamp(least, MOST),
             Err(_) => MOST,
@@ -129,7 +129,7 @@ impl Delegation {
     }
 
     fn set_seat(&self, seat: Option<&Arc<Seat>>) {
-        let mut state = self.cohort.state();
+        let mut state = self.cohort.state.lock();
         let own = state.delegate.as_mut();
         if let Some(delegate) = own.filter(|delegate| delegate.number == self.number) {
             delegate.seat = seat.map(Arc::clone);
@@ -152,7 +152,7 @@ impl Delegation {
             Ok(guard) => self.cohort.keep(guard.grant().reserved),
             Err(_) => None,
         };
-        let mut state = self.cohort.state();
+        let mut state = self.cohort.state.lock();
         state.trouble = None;
         let Some((_, first)) = state.waiting.pop_first() else {
             drop(state);
@@ -184,7 +184,7 @@ impl Delegation {
 
 impl Drop for Delegation {
     fn drop(&mut self) {
-        let mut state = self.cohort.state();
+        let mut state = self.cohort.state.lock();
         let own = state
             .delegate
             .take_if(|delegate| delegate.number == self.number);

@@ -8,8 +8,9 @@
 //! - *Another request of this client asks for the name*, a flush or a shutdown.
 //! - It is pinned or lost, has no fences left, or less than half of its trusted time.
 
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::MutexGuard;
 use uuid::Uuid;
 
 use super::may_linger::MayLinger;
@@ -91,18 +92,18 @@ impl Cohort {
 
     /// Takes the lease that lingers, for a task that asks only once.
     pub(crate) fn pick_up(&self) -> Option<Guard> {
-        let picked = self.pick(&mut self.state());
+        let picked = self.pick(&mut self.state.lock());
         picked?.good()
     }
 
     /// Takes the lease that lingers, for a task that arrives; or else locks the state.
     pub(super) fn pick_or_lock(&self) -> Result<Guard, MutexGuard<'_, CohortState>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(picked) = self.pick(&mut state) else {
             return Err(state);
         };
         drop(state);
-        picked.good().ok_or_else(|| self.state())
+        picked.good().ok_or_else(|| self.state.lock())
     }
 
     /// Takes the lease that lingers. The state must be unlocked before the outcome is used.
@@ -119,7 +120,7 @@ impl Cohort {
 
     /// If it lingers until now, it ends. Returns until when it lingers; `None`: not at all.
     fn is_due(&self, grant_id: Uuid) -> Option<Moment> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let turn = state.turn.as_mut().filter(|turn| turn.is_of(grant_id))?;
         let kept = turn.kept.as_mut()?;
         let Some(until) = kept.until else {
@@ -140,13 +141,17 @@ impl Cohort {
 #[cfg(test)]
 impl Cohort {
     pub(crate) fn lingers(&self) -> bool {
-        self.state().turn.as_ref().is_some_and(CohortTurn::lingers)
+        self.state
+            .lock()
+            .turn
+            .as_ref()
+            .is_some_and(CohortTurn::lingers)
     }
 }
 
 impl Keeper for Cohort {
     fn recall(&self) -> Option<Guard> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let lingers = state.turn.as_mut().is_some_and(|turn| {
             if let Some(kept) = &mut turn.kept {
                 kept.is_recalled = true;

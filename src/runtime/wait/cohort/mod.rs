@@ -58,9 +58,10 @@ mod turn;
 mod waiting;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -172,7 +173,7 @@ impl Cohorts {
 
     /// The cohort of these tasks.
     pub(crate) fn of(self: &Arc<Self>, key: CohortKey) -> Arc<Cohort> {
-        let mut cohorts = self.locked();
+        let mut cohorts = self.all.lock();
         if let Some(cohort) = cohorts.get(&key).and_then(Weak::upgrade) {
             return cohort;
         }
@@ -184,15 +185,11 @@ impl Cohorts {
         cohorts.insert(key, Arc::downgrade(&cohort));
         cohort
     }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<CohortKey, Weak<Cohort>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Cohort {
     fn drop(&mut self) {
-        let mut cohorts = self.all.locked();
+        let mut cohorts = self.all.all.lock();
         // Another one may have been made meanwhile.
         if cohorts
             .get(&self.key)
@@ -267,7 +264,7 @@ impl Cohort {
 
     /// Why the database could not be asked, last time; `None`: it could.
     pub(crate) fn set_trouble(&self, trouble: Option<&Error>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // A delegate with a place in the queue has got through since.
         let is_in_queue = state.delegate.as_ref().is_some_and(Delegate::has_seat);
         // What became of an acquire is the affair of the task that has sent it.
@@ -276,11 +273,7 @@ impl Cohort {
     }
 
     pub(crate) fn trouble(&self) -> Option<Error> {
-        self.state().trouble.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, CohortState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().trouble.clone()
     }
 }
 
@@ -342,7 +335,7 @@ mod tests {
         assert!(matches!(third, Arrival::Full(1)), "{third:?}");
         // The lease is not free. The first one has asked before, and so it waits before the second.
         let _first = asking.waits(delegate).unwrap_err();
-        let state = cohort.state();
+        let state = cohort.state.lock();
         assert!(state.waiting.keys().eq(&[1, 2]), "{:?}", state.waiting);
     }
 }

@@ -1,10 +1,11 @@
 //! Turns: the time in which a cohort has a grant, and hands it on.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -41,7 +42,7 @@ impl Offer {
     }
 
     pub(super) fn take(&self) -> Option<Guard> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
@@ -97,7 +98,7 @@ impl HandOn for Cohort {
     /// The new guard takes the place of the old one, so that the grant has one guard all the time.
     fn hand_on(self: Arc<Self>, guard: &Guard) -> bool {
         let grant = guard.grant();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let now = Moment::now();
         // A delegate for which no task waits is dismissed now, since its own task may be polled late.
         let idle = state.idle_delegate();
@@ -164,7 +165,7 @@ impl Cohort {
 
     fn take_back(&self, grant_id: Uuid) {
         let (offer, idle) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let turn = state.turn.as_ref();
             let turn = turn.filter(|turn| turn.is_of(grant_id) && !turn.lingers());
             let offer = turn.and_then(|turn| turn.offer.clone());

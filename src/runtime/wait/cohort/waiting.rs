@@ -33,7 +33,7 @@ impl Asking {
         let fences = reserved.fences(fence);
         let has_more = !fences.is_empty();
         guard.join(Arc::<Cohort>::clone(&self.cohort), &fences);
-        let mut state = self.cohort.state();
+        let mut state = self.cohort.state.lock();
         let before = state.begin(&guard, fences, kept);
         let idle = state.idle_delegate();
         drop(state);
@@ -60,7 +60,7 @@ impl Asking {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        self.cohort.state().is_asking = false;
+        self.cohort.state.lock().is_asking = false;
     }
 }
 
@@ -108,7 +108,7 @@ impl CohortWaiter {
 
 impl Drop for CohortWaiter {
     fn drop(&mut self) {
-        let mut state = self.cohort.state();
+        let mut state = self.cohort.state.lock();
         let sender = state.waiting.remove(&self.number);
         // If its word is under way, it leaves with it; then the turn of its cohort goes on.
         let idle = sender.as_ref().and_then(|_| state.idle_delegate());

@@ -99,7 +99,7 @@ impl Search {
     /// The waits that are over are forgotten in the database. (What this schema does not let it remove, the cleaner
     /// does.)
     async fn forget(link: &mut Link, queue: &Queue) -> Result<(), Fault> {
-        let over = std::mem::take(&mut queue.state().forget);
+        let over = std::mem::take(&mut queue.state.lock().forget);
         if over.is_empty() {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Search {
                 Ok(())
             }
             Err(fault) => {
-                queue.state().forget.extend(over);
+                queue.state.lock().forget.extend(over);
                 Err(fault)
             }
             Ok(()) => Ok(()),

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use parking_lot::Mutex;
 
 use crate::model::Name;
 use crate::runtime::held::guard::Guard;
@@ -32,14 +34,14 @@ impl Keepers {
     /// then.
     pub(crate) fn add(&self, name: Name, keeper: Weak<dyn Keeper>) -> (u64, bool) {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let mut all = self.locked();
+        let mut all = self.all.lock();
         all.insert(name, (number, keeper));
         (number, !self.keeps_any.swap(true, Ordering::SeqCst))
     }
 
     /// The one with this number keeps the name no longer. (Another one may keep it.)
     pub(crate) fn remove(&self, name: &Name, number: u64) {
-        let mut all = self.locked();
+        let mut all = self.all.lock();
         if all.get(name).is_some_and(|(of, _)| *of == number) {
             all.remove(name);
         }
@@ -52,7 +54,7 @@ impl Keepers {
     /// The names to look at, also those in use: in steady use a lease lingers too briefly for a look to meet it.
     /// `None`: nobody keeps a name.
     pub(crate) fn names(&self) -> Option<Vec<Name>> {
-        let all = self.locked();
+        let all = self.all.lock();
         if all.is_empty() {
             self.keeps_any.store(false, Ordering::SeqCst);
             return None;
@@ -65,23 +67,19 @@ impl Keepers {
         if !self.keeps_any() {
             return None;
         }
-        let keeper = self.locked().get(name).and_then(|(_, of)| of.upgrade());
+        let keeper = self.all.lock().get(name).and_then(|(_, of)| of.upgrade());
         keeper?.recall()
     }
 
     /// All names are given back.
     pub(crate) fn recall_all(&self) {
         let all: Vec<_> = {
-            let all = self.locked();
+            let all = self.all.lock();
             all.values().filter_map(|(_, of)| of.upgrade()).collect()
         };
         for keeper in all {
             drop(keeper.recall());
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, ByName> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) async fn listen(link: Link, spare: &Spare, queue: &Queue, target: &st
     loop {
         let began = Moment::now();
         let wanted = {
-            let state = queue.state();
+            let state = queue.state.lock();
             if state.is_closed {
                 return;
             }
@@ -93,7 +93,7 @@ async fn room(spare: &Spare, queue: &Queue, session: Uuid) -> Option<OwnedSemaph
     let mut room = pin!(spare.take());
     loop {
         let is_wanted = {
-            let state = queue.state();
+            let state = queue.state.lock();
             let current = state.session.as_ref().map(|session| session.grant.id);
             !state.is_closed && current == Some(session)
         };
@@ -125,7 +125,7 @@ async fn hear(
         let news = loop {
             let missed_at;
             let (is_wanted, is_told, is_idle) = {
-                let state = queue.state();
+                let state = queue.state.lock();
                 let current = state.session.as_ref().map(|session| session.grant.id);
                 let is_wanted = !state.is_closed && current == Some(session);
                 missed_at = state.missed_at();
@@ -185,7 +185,7 @@ impl Drop for NewsEnd<'_> {
 }
 
 async fn closed(queue: &Queue) {
-    while !queue.state().is_closed {
+    while !queue.state.lock().is_closed {
         queue.listen.notified().await;
     }
 }

@@ -31,9 +31,10 @@ pub(crate) mod seat;
 pub(crate) mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -110,7 +111,7 @@ impl Queue {
     /// A seat for a new waiter.
     pub(crate) fn sit(&self, ticket: Ticket, session: Arc<Session>) -> Arc<Seat> {
         let seat = Arc::new(Seat::new(ticket, Arc::clone(&session)));
-        let (ticket, state) = (&seat.ticket, &mut *self.state());
+        let (ticket, state) = (&seat.ticket, &mut *self.state.lock());
         state.seats.insert(ticket.grant_id, Arc::clone(&seat));
         *state.names.entry(ticket.name.clone()).or_default() += 1;
         state.session = Some(session);
@@ -120,7 +121,7 @@ impl Queue {
     /// The row of a waiter was made. `is_orphaned`: its name has to be passed on.
     pub(crate) fn queued(&self, is_orphaned: bool) {
         {
-            let state = &mut *self.state();
+            let state = &mut *self.state.lock();
             state.is_urgent |= is_orphaned;
             // Elsewhere looks come often. Here the server tells whose turn it is, but nobody tells that a holder has
             // died.
@@ -138,13 +139,13 @@ impl Queue {
     }
 
     pub(crate) fn seats(&self) -> Vec<Arc<Seat>> {
-        self.state().seats.values().cloned().collect()
+        self.state.lock().seats.values().cloned().collect()
     }
 
     /// The name was passed on to the waiter with this grant id, if it is one of this client's.
     pub(crate) fn passed(&self, grant_id: Uuid) {
         let seat = {
-            let state = &mut *self.state();
+            let state = &mut *self.state.lock();
             let seat = state.seats.get(&grant_id).map(Arc::clone);
             let more = |seat: &Arc<Seat>| {
                 let ticket = &seat.ticket;
@@ -170,11 +171,11 @@ impl Queue {
 
     /// Whether a task of this client waits for the name.
     pub(crate) fn waits_for(&self, name: &Name) -> bool {
-        self.state().names.contains_key(name)
+        self.state.lock().names.contains_key(name)
     }
 
     pub(crate) fn left(&self, seat: &Seat) {
-        let (ticket, state) = (&seat.ticket, &mut *self.state());
+        let (ticket, state) = (&seat.ticket, &mut *self.state.lock());
         if seat.may_deadlock() {
             state.forget.push(ticket.grant_id);
             self.watch.notify_one();
@@ -190,7 +191,7 @@ impl Queue {
 
     /// The server tells the news of this session (a test was heard), or no longer does.
     fn set_told(&self, told: Option<Uuid>) {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         (state.told, state.woken) = (told, None);
         // From now on the pace of the looks is another one.
         self.watch.notify_one();
@@ -198,7 +199,7 @@ impl Queue {
 
     /// The server has woken this client: a look finds out why, and another one what was just too late for it.
     fn woken(&self) {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         let now = Moment::now();
         state.woken = Some(now);
         // It was just late.
@@ -210,7 +211,7 @@ impl Queue {
 
     /// Another process has told this client that a name was passed on to it.
     fn heard(&self) {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         if state.told.is_none() {
             let now = Moment::now();
             (state.woken, state.missed) = (Some(now), None);
@@ -221,7 +222,7 @@ impl Queue {
 
     /// A look that began then found a grant after a wake. (A look after another look finds others.)
     fn brought(&self, began: Moment) {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         if state.woken.is_some_and(|at| began < at + SOON) {
             state.missed = None;
         }
@@ -229,13 +230,13 @@ impl Queue {
 
     /// A look has left waiters out whose turn may have come.
     fn look_again(&self) {
-        self.state().is_woken = true;
+        self.state.lock().is_woken = true;
     }
 
     /// A look that began then found news that were not heard. If the server tells the news, it is tested again.
     fn missed(&self, began: Moment) {
         let told = {
-            let state = &mut *self.state();
+            let state = &mut *self.state.lock();
             if state.woken.is_some_and(|at| at < began) {
                 state.missed.get_or_insert_with(Moment::now);
             }
@@ -249,24 +250,27 @@ impl Queue {
 
     /// Has the server tested. Until the test is heard, looks come often.
     fn test(&self, session: Uuid) {
-        let state = &mut *self.state();
+        let state = &mut *self.state.lock();
         (state.told, state.woken, state.test) = (None, None, Some(session));
         self.watch.notify_one();
     }
 
     /// The listener of this session sleeps.
     fn set_sleeper(&self, session: Option<Uuid>) {
-        self.state().sleeper = session;
+        self.state.lock().sleeper = session;
     }
 
     /// Something has changed: looks come soon, where the server tells nothing.
     fn changed(&self) {
-        self.state().changed = Some(Moment::now());
+        self.state.lock().changed = Some(Moment::now());
         self.watch.notify_one();
     }
 
     fn is_unchanged_since(&self, then: Moment) -> bool {
-        self.state().changed.is_none_or(|changed| changed < then)
+        self.state
+            .lock()
+            .changed
+            .is_none_or(|changed| changed < then)
     }
 
     /// The asks of a look: all places whose turn has not come. A place of a session that has ended is gone.
@@ -290,16 +294,8 @@ impl Queue {
 
     /// No waiter comes any more. The tasks that look and listen end.
     pub(crate) fn close(&self) {
-        self.state().is_closed = true;
+        self.state.lock().is_closed = true;
         self.watch.notify_one();
         self.listen.notify_one();
     }
-
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        locked(&self.state)
-    }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,11 @@
 //! A seat: what a waiting task, and the tasks that look and listen, share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::locked;
 use crate::model::Blocked;
 use crate::runtime::held::session::Session;
 use crate::store::verbs::fault::Fault;
@@ -50,12 +50,12 @@ impl Seat {
     }
 
     pub(crate) fn position(&self) -> Option<i64> {
-        *locked(&self.position)
+        *self.position.lock()
     }
 
     /// `None`: it has no row any more.
     pub(crate) fn set_position(&self, position: Option<i64>) {
-        *locked(&self.position) = position;
+        *self.position.lock() = position;
     }
 
     /// `None`: its position is not known.
@@ -70,13 +70,13 @@ impl Seat {
 
     /// `None`: it waits.
     pub(super) fn turn(&self) -> Option<SeatEnd> {
-        locked(&self.turn).clone()
+        self.turn.lock().clone()
     }
 
     /// Tells the task. Returns whether this is news.
     pub(super) fn tell(&self, turn: SeatEnd) -> bool {
         let is_news = {
-            let told = &mut *locked(&self.turn);
+            let told = &mut *self.turn.lock();
             let is_news = told.is_none();
             told.get_or_insert(turn);
             is_news
@@ -98,8 +98,8 @@ impl Seat {
 
     /// Ends the waiting, if it has a row and has not ended. Returns the position that has to be left. Wakes nobody.
     pub(crate) fn give_up(&self) -> Option<i64> {
-        let turn = &mut *locked(&self.turn);
-        let position = turn.is_none().then(|| locked(&self.position).take());
+        let turn = &mut *self.turn.lock();
+        let position = turn.is_none().then(|| self.position.lock().take());
         let position = position.flatten();
         if position.is_some() {
             *turn = Some(SeatEnd::Gone);

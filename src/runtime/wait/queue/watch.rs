@@ -53,8 +53,9 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
     loop {
         let began = Moment::now();
         let (all, has_work) = {
-            let has_work = !queue.state().forget.is_empty() || queue.state().test.is_some();
-            if queue.state().is_closed {
+            let has_work =
+                !queue.state.lock().forget.is_empty() || queue.state.lock().test.is_some();
+            if queue.state.lock().is_closed {
                 break;
             }
             (queue.asks(), has_work)
@@ -104,7 +105,7 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             }
         }
     }
-    let sleeper = queue.state().sleeper;
+    let sleeper = queue.state.lock().sleeper;
     if let Some(session) = sleeper {
         // The server would end its sleep, and its connection, seconds later.
         let wake = async |store: &mut dyn Store| store.queue_test(session).await;
@@ -153,7 +154,7 @@ impl LastLook {
 
     /// When to look again.
     fn next(&self, queue: &Queue) -> Moment {
-        let state = queue.state();
+        let state = queue.state.lock();
         let is_over = !state.forget.is_empty();
         let is_due = state.is_urgent || state.is_woken || state.test.is_some();
         if state.is_closed || is_due || is_over {
@@ -186,7 +187,7 @@ async fn look(
     let is_new = !link.is_connected();
     link.connect().await?;
     let (is_urgent, is_soon, test) = {
-        let state = &mut *queue.state();
+        let state = &mut *queue.state.lock();
         let is_soon = state.soon.take_if(|soon| soon.has_passed()).is_some();
         seen.is_woken = std::mem::take(&mut state.is_woken);
         seen.began = began;
@@ -196,7 +197,7 @@ async fn look(
     if let Some(session) = test {
         let test = async |store: &mut dyn Store| store.queue_test(session).await;
         if let Err(fault) = link.run("watch", timeout, test).await {
-            queue.state().test.get_or_insert(session);
+            queue.state.lock().test.get_or_insert(session);
             return Err(fault);
         }
     }

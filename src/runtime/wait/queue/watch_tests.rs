@@ -21,7 +21,7 @@ fn who_is_woken_looks_at_once_and_seldom_and_often_again_after_a_miss() {
     queue.woken();
     assert_eq!(seen.next(&queue), seen.at);
     let taken = |queue: &Queue| {
-        let state = &mut *queue.state();
+        let state = &mut *queue.state.lock();
         (state.is_woken, state.soon) = (false, None);
     };
     taken(&queue);
@@ -31,11 +31,11 @@ fn who_is_woken_looks_at_once_and_seldom_and_often_again_after_a_miss() {
     assert!(is_seldom());
     queue.missed(Moment::now() + SHORTEST_PAUSE);
     assert!(!is_seldom());
-    assert!(queue.state().missed_at().is_some());
+    assert!(queue.state.lock().missed_at().is_some());
     // They were just late.
     queue.woken();
     taken(&queue);
-    assert!(is_seldom() && queue.state().missed_at().is_none());
+    assert!(is_seldom() && queue.state.lock().missed_at().is_none());
 }
 
 #[test]
@@ -43,18 +43,18 @@ fn after_a_miss_only_a_wake_that_brings_a_grant_makes_looks_seldom() {
     let queue = Queue::default();
     let wakes = |queue: &Queue| {
         queue.woken();
-        let state = &mut *queue.state();
+        let state = &mut *queue.state.lock();
         (state.is_woken, state.soon) = (false, None);
     };
-    let is_seldom = || queue.state().is_pushed();
+    let is_seldom = || queue.state.lock().is_pushed();
     wakes(&queue);
     assert!(is_seldom());
     // The miss was too long ago for a late wake.
-    queue.state().missed = Some(Moment::now() - SOON * 2);
+    queue.state.lock().missed = Some(Moment::now() - SOON * 2);
     for _ in 0..2 {
         // As the wakes of this client's own tests are, also those of another connection.
         wakes(&queue);
-        assert!(!is_seldom() && queue.state().missed_at().is_none());
+        assert!(!is_seldom() && queue.state.lock().missed_at().is_none());
         queue.set_told(None);
     }
     wakes(&queue);
@@ -66,17 +66,17 @@ fn after_a_miss_only_a_wake_that_brings_a_grant_makes_looks_seldom() {
 fn who_hears_from_another_process_looks_seldom_and_soon_for_what_was_lost() {
     let queue = Queue::default();
     let seen = LastLook::nothing();
-    queue.state().missed = Some(Moment::now() - SOON * 2);
+    queue.state.lock().missed = Some(Moment::now() - SOON * 2);
     queue.heard();
-    assert!(queue.state().is_pushed());
+    assert!(queue.state.lock().is_pushed());
     assert!(seen.next(&queue) <= Moment::now() + SOON);
-    queue.state().soon = None;
+    queue.state.lock().soon = None;
     assert_eq!(seen.next(&queue), seen.at + LONGEST_BETWEEN_LOOKS);
     // Where the server has shown that it tells the news, none is lost.
     let session = uuid::Uuid::new_v4();
     queue.set_told(Some(session));
     queue.heard();
-    let state = queue.state();
+    let state = queue.state.lock();
     assert!(state.told == Some(session) && state.soon.is_none() && state.woken.is_none());
 }
 

@@ -49,7 +49,7 @@ impl Holdings {
         let attempt = sessions.attempts.fetch_add(1, Ordering::AcqRel) + 1;
         match self.open_session().await {
             Ok(session) => {
-                *sessions.current() = Some(Arc::clone(&session));
+                *sessions.current.lock() = Some(Arc::clone(&session));
                 *failed = None;
                 Ok(session)
             }
@@ -88,23 +88,23 @@ impl Holdings {
     /// Ends the client's session, and those that an earlier call could not end: all their locks are lost, and then
     /// freed together. Returns how many were freed.
     pub(crate) async fn end_session(&self) -> Result<u64, Error> {
-        if let Some(session) = self.sessions.current().take() {
+        if let Some(session) = self.sessions.current.lock().take() {
             self.close_session(&session);
-            self.sessions.closed().push(session.grant.id);
+            self.sessions.closed.lock().push(session.grant.id);
         }
         let mut all = 0;
-        let closed = self.sessions.closed().clone();
+        let closed = self.sessions.closed.lock().clone();
         for id in closed {
             let end = async move |store: &mut dyn Store| store.session_end(id).await;
             all += self.lanes.run_slow(self.ending(id), end).await?;
-            self.sessions.closed().retain(|closed| *closed != id);
+            self.sessions.closed.lock().retain(|closed| *closed != id);
         }
         Ok(all)
     }
 
     /// Ends the session without waiting: no lock of it is held by any guard.
     pub(crate) fn leave_session(&self) {
-        let Some(session) = self.sessions.current().take() else {
+        let Some(session) = self.sessions.current.lock().take() else {
             return;
         };
         self.close_session(&session);
