@@ -78,3 +78,22 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
     );
     assert_eq!(code(&shell.run(&["pause", "a"])), 64, "it needs a reason");
 }
+
+#[test]
+fn a_refusal_names_the_option() {
+    let shell = Shell::new();
+    assert_eq!(code(&shell.run(&["migrate"])), 0);
+    for (arguments, says) in [
+        (
+            &["pause", "a", "--for", "400d", "--why", "x"][..],
+            "--for 400d is refused",
+        ),
+        (&["pause", "a", "--why", ""], "--why is refused"),
+        (&["quarantine", "--for", "400d"], "--for 400d is refused"),
+        (&["ls", "--schema", "shop"], "--schema is refused"),
+    ] {
+        let refused = shell.run(arguments);
+        assert_eq!(code(&refused), 64, "{}", stderr(&refused));
+        assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+}

@@ -141,6 +141,21 @@ fn a_run_inside_a_run_of_the_same_name_is_told() {
     }
     held.signal(Signal::SIGTERM);
     let _ = held.end();
+    // Of a semaphore, the other holder's permit may become free.
+    let other = shell.start(&["c", "--permits", "1/2"], "echo up; sleep 60 & wait");
+    let inner = format!(
+        "{} run c --permits 1/2 --wait 2s -- true 2>&1",
+        env!("CARGO_BIN_EXE_rowlock")
+    );
+    let mut outer = shell.start(&["c", "--permits", "1/2"], &inner);
+    assert!(
+        outer.first.contains("was not free within 2s"),
+        "{}",
+        outer.first
+    );
+    outer.child.wait().unwrap();
+    other.signal(Signal::SIGTERM);
+    let _ = other.end();
 }
 
 #[test]
