@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use axum::http::request::Parts;
 use clap::Args;
 use nix::sys::signal::Signal;
-use nix::unistd::{User, getuid};
 use rowlock_console::{Access, Visitor};
 use tokio::net::TcpListener;
 use tokio::select;
 
 use crate::out::say;
+use crate::person::user;
 use crate::serve::serve;
 use crate::signals::Caught;
 use crate::{Failure, UNAVAILABLE, USAGE, database};
@@ -122,10 +122,4 @@ fn token(file: &Path) -> Result<String, Failure> {
         )));
     }
     Ok(token.to_owned())
-}
-
-/// Who has started this command.
-fn user() -> String {
-    let user = User::from_uid(getuid()).ok().flatten();
-    user.map_or_else(|| format!("uid {}", getuid()), |user| user.name)
 }

@@ -28,9 +28,9 @@ const CLOSING: Duration = Duration::from_secs(1);
 /// The variable with the schema, when `--schema` is not given.
 pub(crate) const SCHEMA_VARIABLE: &str = "ROWLOCK_SCHEMA";
 
-/// From now on the tables are in this schema, if one is given.
+/// From now on the tables are in this schema, if one is given. (An empty variable is not set.)
 pub(crate) fn in_schema(schema: Option<String>) {
-    if let Some(schema) = schema {
+    if let Some(schema) = schema.filter(|schema| !schema.is_empty()) {
         let _ = SCHEMA.set(schema);
     }
 }
@@ -92,9 +92,7 @@ async fn find_with(builder: Builder, url: &str) -> Result<Rowlock, Failure> {
     if !url.starts_with("sqlite:") {
         return Ok(connect(builder, url).await?);
     }
-    if let Some(path) = path(url)
-        && !path.exists()
-    {
+    if let Some(path) = missing(url) {
         let message = format!(
             "there is no database at {}: name another database with --url or {VARIABLE}, or create this one with \
              `rowlock migrate` (`rowlock run` creates it, too). If it was lost, create it with `rowlock quarantine --for TIME`",
@@ -143,10 +141,10 @@ pub(crate) fn tell_where(rowlock: &Rowlock) {
     ));
 }
 
-/// The SQLite file, if it does not exist.
+/// The SQLite file, if it does not exist. (One that this user may not see exists, perhaps: connecting reports that.)
 pub(crate) fn missing(url: &str) -> Option<PathBuf> {
     let path = url.starts_with("sqlite:").then(|| path(url)).flatten();
-    path.filter(|path| !path.exists())
+    path.filter(|path| matches!(path.try_exists(), Ok(false)))
 }
 
 /// Says that the command has made the file: the name may be mistyped, or the working directory another one.

@@ -49,6 +49,13 @@ pub(crate) fn span(of: Duration) -> String {
     }
 }
 
+/// The two largest units of a duration, for a table.
+pub(crate) fn about(of: Duration) -> String {
+    let whole = span(Duration::from_secs(of.as_secs()));
+    let units: Vec<&str> = whole.split(' ').take(2).collect();
+    units.join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

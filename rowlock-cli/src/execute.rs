@@ -3,7 +3,7 @@
 use rowlock::migration_sql;
 
 use crate::{
-    Arguments, Command, Failure, USAGE, check, database, documents, idempotency, jobs, out, pause,
+    Arguments, Command, Failure, check, database, documents, idempotency, jobs, out, pause,
     release, show,
 };
 
@@ -15,8 +15,6 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let made = database::missing(url);
             run.execute(url, made).await
         }
-        // `main` has handled it.
-        Command::Leash(_) => Ok(USAGE),
         Command::Ls(ls) => ls.execute(url).await,
         Command::Check => check::check(url).await,
         Command::Sessions { holder, json } => {

@@ -4,13 +4,13 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use crate::out::{print_json, say};
-use crate::record_words::record;
-use crate::records::{arguments_for, list, print_list, print_one, whole};
+use crate::record_words::{bytes, record};
+use crate::records::{arguments_for, brief, list, print_list, print_one, whole};
 use crate::reset::Reset;
 use crate::{ABSENT, Failure, USAGE, database};
 use rowlock::{
-    Cleaned, Error, Idempotency, Outcome, RecordError, RecordFilter, RecordKey, RecordState,
-    Resolution, Rowlock, Scope,
+    Cleaned, Error, Idempotency, Outcome, RecordError, RecordFilter, RecordInfo, RecordKey,
+    RecordState, Resolution, Rowlock, Scope,
 };
 
 #[derive(Debug, Subcommand)]
@@ -18,14 +18,17 @@ pub(crate) enum Command {
     /// List records, sorted by scope and key
     Ls {
         /// Only records of this scope.
-        #[arg(long)]
+        #[arg(long, allow_hyphen_values = true)]
         scope: Option<String>,
+        /// The scope is hexadecimal.
+        #[arg(long, requires = "scope")]
+        hex: bool,
         /// Only records in this state: running, lapsed, poisoned, free, unknown, done, expired.
         #[arg(long)]
         state: Option<RecordState>,
-        /// List at most this many records.
-        #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-        limit: u32,
+        /// List at most this many records: 100 if it is not set; with --json all of them.
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+        limit: Option<u32>,
         /// Print a JSON array.
         #[arg(long)]
         json: bool,
@@ -55,6 +58,9 @@ pub(crate) enum Command {
     Resolve {
         #[command(flatten)]
         of: Of,
+        /// The step that `show` prints as the open one. If another step is open by now, nothing is decided.
+        #[arg(long, value_name = "NAME")]
+        step: String,
         /// The step happened.
         #[arg(long)]
         happened: bool,
@@ -94,7 +100,13 @@ impl Command {
     /// Refuses wrong arguments without asking the database.
     fn check(&self) -> Result<(), Failure> {
         match self {
-            Self::Ls { .. } => return Ok(()),
+            Self::Ls { scope, hex, .. } => {
+                scope
+                    .as_deref()
+                    .map(|scope| bytes(scope, *hex))
+                    .transpose()?;
+                return Ok(());
+            }
             Self::Show { of, .. } => of.record()?,
             Self::Reset(reset) => return reset.check(),
             Self::Resolve { of, result, .. } => {
@@ -112,21 +124,29 @@ impl Command {
         match self {
             Self::Ls {
                 scope,
+                hex,
                 state,
                 limit,
                 json,
             } => {
                 let mut filter = RecordFilter::new();
                 if let Some(scope) = scope {
-                    filter = filter.scope(scope, "");
+                    filter = filter.scope(bytes(&scope, hex)?, "");
                 }
                 if let Some(state) = state {
                     filter = filter.state(state);
                 }
-                let infos = list(&idempotency, filter, limit as usize).await?;
-                print_list(&infos, limit, json)?;
-                if infos.is_empty() && !json {
-                    database::tell_where(&rowlock);
+                let limit = limit.map(|limit| limit as usize);
+                if json {
+                    let infos = list(&idempotency, filter, limit.unwrap_or(usize::MAX)).await?;
+                    print_json(&infos.iter().map(brief).collect::<Vec<_>>())?;
+                } else {
+                    let limit = limit.unwrap_or(100);
+                    let infos = list(&idempotency, filter, limit).await?;
+                    print_list(&infos, limit)?;
+                    if infos.is_empty() {
+                        database::tell_where(&rowlock);
+                    }
                 }
             }
             Self::Show { of, json } => {
@@ -139,6 +159,7 @@ impl Command {
             Self::Reset(reset) => reset.execute(&idempotency).await?,
             Self::Resolve {
                 of,
+                step,
                 happened,
                 result,
                 not_happened: _,
@@ -149,15 +170,23 @@ impl Command {
                 } else {
                     Resolution::NotHappened
                 };
-                let decided =
-                    idempotency.resolve(Scope(record.scope()).key(record.key()), resolution);
-                decided.await?;
+                let seen = find(&idempotency, &record).await?;
+                let Some(seen) = seen else {
+                    return Err(Error::Record(RecordError::Missing { record }).into());
+                };
+                if let Some(open) = seen.open_step.as_ref().filter(|open| **open != step) {
+                    let message = format!(
+                        "{record} has the open step {open:?} by now, not {step:?}: look at it again, and find out about that one"
+                    );
+                    return Err(Failure::Other(message, USAGE));
+                }
+                idempotency.resolve(&seen, resolution).await?;
                 let what = if happened {
                     "goes on after the step"
                 } else {
                     "runs the step"
                 };
-                say!("resolved {record}: the next request {what}")?;
+                say!("resolved the step {step:?} of {record}: the next request {what}")?;
             }
         }
         Ok(0)
@@ -173,11 +202,14 @@ fn result_of(json: &str) -> Result<Outcome, Failure> {
     Ok(Outcome::new("application/json", json)?)
 }
 
+async fn find(idempotency: &Idempotency, record: &RecordKey) -> Result<Option<RecordInfo>, Error> {
+    let key = Scope(record.scope()).key(record.key());
+    idempotency.inspect(key).await
+}
+
 async fn show(idempotency: &Idempotency, of: &Of, json: bool, url: &str) -> Result<u8, Failure> {
     let record = of.record()?;
-    let found = idempotency
-        .inspect(Scope(record.scope()).key(record.key()))
-        .await?;
+    let found = find(idempotency, &record).await?;
     let steps = idempotency
         .steps(Scope(record.scope()).key(record.key()))
         .await?;

@@ -9,16 +9,17 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use clap::Args;
+use clap::Parser;
 
 /// The shell's codes: found but not runnable, not found.
 const NOT_RUNNABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// The hidden subcommand.
+/// The first argument of the second `rowlock`. It is no command of the help or of a shell's completions.
 pub(crate) const NAME: &str = "leash";
 
-#[derive(Debug, Args)]
+/// Become CMD, and end with the process that started it
+#[derive(Debug, Parser)]
 pub(crate) struct Leash {
     /// The process that holds the lock.
     holder: i32,

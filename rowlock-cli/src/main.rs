@@ -10,9 +10,11 @@ mod failure;
 mod idempotency;
 mod jobs;
 mod leash;
+mod log;
 mod ls;
 mod out;
 mod pause;
+mod person;
 mod quarantine;
 mod record_words;
 mod records;
@@ -28,23 +30,17 @@ mod terminal;
 mod until;
 mod waiting;
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
-use tracing_subscriber::EnvFilter;
 
 use rowlock::{Admin, Engine, Name};
 
 use failure::Failure;
 
-/// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
-const TELLS_PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
-/// An action in the console has no other record than its line in the log.
-const RECORDS_ACTIONS: &str = "rowlock::console=info";
 /// The lock is free, or the record does not exist. (As with grep(1): not found is no error.)
 const ABSENT: u8 = 1;
 /// sysexits.h(3): wrong usage.
@@ -81,7 +77,7 @@ Examples:
   rowlock set-capacity exports 5                    from now on, five run at a time
   rowlock forget exports                            it may be another kind of lock now
   rowlock idempotency ls --state unknown            records that wait for a decision
-  rowlock idempotency resolve alice order-17 --happened --result 42
+  rowlock idempotency resolve alice order-17 --step charge --happened --result 42
   rowlock idempotency reset --state poisoned        after a crash loop
   rowlock console                                   all of this in a browser, at http://127.0.0.1:8090/
   rowlock clean                                     remove expired rows
@@ -189,6 +185,7 @@ enum Command {
     /// Show who holds a lock, a read/write lock or a semaphore, and who waits for it
     ///
     /// The exit code is 1 when no one holds it.
+    #[command(alias = "status")]
     Show {
         /// The lock.
         name: Name,
@@ -201,6 +198,7 @@ enum Command {
     /// The holder learns of its loss at its next renewal, within a third of its TTL. Until then it may go on working.
     /// Of a semaphore it frees all permits, of a read/write lock the writer or all readers, and prints a line for
     /// each. It frees no permit that a transaction has pinned: then it frees the others, and fails.
+    #[command(alias = "unlock")]
     Release {
         /// The lock.
         name: Name,
@@ -255,9 +253,6 @@ enum Command {
         #[arg(long, value_name = "FOLDER")]
         dir: Option<PathBuf>,
     },
-    /// Become CMD, and end with the process that started it
-    #[command(name = leash::NAME, hide = true)]
-    Leash(leash::Leash),
     /// Create or update the tables
     ///
     /// `rowlock run` does this, too, if its user has the right to create tables. The other commands create nothing.
@@ -272,6 +267,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == leash::NAME)
+    {
+        return leash::Leash::parse_from(std::env::args_os().skip(1)).become_command();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -281,18 +282,7 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    if let Command::Leash(leash) = &arguments.command {
-        return leash.become_command();
-    }
-    let filter = EnvFilter::try_from_env("ROWLOCK_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("error,rowlock::waiting=info"));
-    let always = [TELLS_PASSWORDS, RECORDS_ACTIONS].map(str::parse);
-    let filter = (always.into_iter().flatten()).fold(filter, EnvFilter::add_directive);
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(has_colours())
-        .with_writer(std::io::stderr)
-        .init();
+    log::begin();
 
     // One thread is enough. The main thread must start the child: the child gets SIGTERM when the thread that started
     // it ends.
@@ -314,12 +304,6 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
-}
-
-/// Whether standard error is a terminal, and nobody has switched colours off (no-color.org).
-fn has_colours() -> bool {
-    let is_off = std::env::var_os("NO_COLOR").is_some_and(|off| !off.is_empty());
-    std::io::stderr().is_terminal() && !is_off
 }
 
 /// Says where `--` belongs when the command of `run` stands without it, and how `run` takes a name that begins with a

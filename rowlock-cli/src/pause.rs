@@ -6,6 +6,7 @@ use clap::Args;
 use rowlock::{Name, PauseInfo};
 
 use crate::out::say;
+use crate::person::user_at_host;
 use crate::{ABSENT, Failure, database, duration};
 
 #[derive(Debug, Args)]
@@ -26,7 +27,9 @@ impl Pause {
         let rowlock = database::find(url).await?;
         let admin = rowlock.admin();
         let before = admin.paused(self.name.clone()).await?;
-        let pause = admin.pause(self.name.clone(), self.time, &self.why).await?;
+        let pause = admin
+            .pause_by(self.name.clone(), self.time, &self.why, &user_at_host())
+            .await?;
         say!("{:?} is {pause}", self.name)?;
         if let Some(before) = before {
             say!("this replaces another pause: it was {before}")?;

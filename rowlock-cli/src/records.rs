@@ -7,7 +7,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
 
-use crate::out::{print, print_json, say};
+use crate::duration::about;
+use crate::out::{print, say};
 use crate::{Failure, database};
 use rowlock::{Idempotency, Outcome, RecordFilter, RecordInfo, RecordKey, RecordState, StepInfo};
 
@@ -22,8 +23,8 @@ pub(crate) fn arguments_for(url: &str) -> String {
 }
 
 fn url_argument(url: &str) -> String {
-    let from_environment = std::env::var(database::VARIABLE).is_ok_and(|set| set == url);
-    if from_environment || url == database::DEFAULT {
+    let set = std::env::var(database::VARIABLE);
+    if url == set.as_deref().unwrap_or(database::DEFAULT) {
         return String::new();
     }
     let login = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -34,8 +35,11 @@ fn url_argument(url: &str) -> String {
     format!(" --url {}", shell_word(url))
 }
 
-/// Text as one word for a shell.
+/// Text as one word for a shell. (POSIX.1-2024 has the form `$'…'`, for what a terminal would obey.)
 fn shell_word(text: &str) -> String {
+    if !text.chars().all(is_visible) {
+        return format!("$'{}'", text.as_bytes().escape_ascii());
+    }
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.,:/@%+=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
@@ -47,7 +51,7 @@ fn shell_word(text: &str) -> String {
 fn words(record: &RecordKey) -> [String; 2] {
     let readable = |bytes: &[u8]| {
         let text = std::str::from_utf8(bytes).ok()?;
-        let is_shown = !text.chars().any(is_obeyed);
+        let is_shown = text.chars().all(is_visible);
         (is_shown && !text.starts_with('-')).then(|| shell_word(text))
     };
     match (readable(record.scope()), readable(record.key())) {
@@ -61,10 +65,15 @@ fn arguments(record: &RecordKey) -> String {
     words(record).join(" ")
 }
 
+/// Whether a person sees the character, and no other one looks the same: no control characters, no letters without
+/// width, no accents of their own.
+fn is_visible(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().eq([c])
+}
+
 /// Whether a terminal would obey the character: control characters, and marks that turn the direction of letters.
 fn is_obeyed(c: char) -> bool {
-    let turns =
-        matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns
 }
 
@@ -79,17 +88,6 @@ fn time(at: DateTime<Utc>) -> String {
     at.format("%F %T UTC").to_string()
 }
 
-/// A duration in one unit, rounded down.
-fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7_199 => format!("{} min", seconds / 60),
-        7_200..=172_799 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}
-
 /// How long the record stays in its state, if nothing happens.
 fn lasts(info: &RecordInfo) -> String {
     let left = match info.state {
@@ -98,7 +96,7 @@ fn lasts(info: &RecordInfo) -> String {
         RecordState::Expired | RecordState::Free => info.remembered_for,
         _ => None,
     };
-    left.map_or_else(String::new, span)
+    left.map_or_else(String::new, about)
 }
 
 /// The first records of a filter.
@@ -119,10 +117,8 @@ pub(crate) async fn list(
     }
 }
 
-pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result<(), Failure> {
-    if json {
-        return print_json(&infos.iter().map(brief).collect::<Vec<_>>());
-    }
+/// A table, of the first `limit` records.
+pub(crate) fn print_list(infos: &[RecordInfo], limit: usize) -> Result<(), Failure> {
     if infos.is_empty() {
         return say!("there are no such records");
     }
@@ -149,7 +145,7 @@ pub(crate) fn print_list(infos: &[RecordInfo], limit: u32, json: bool) -> Result
         ]);
     }
     say!("{table}")?;
-    if infos.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
+    if infos.len() == limit {
         say!("(these are the first {limit}: --limit shows more)")?;
     }
     Ok(())
@@ -202,8 +198,9 @@ pub(crate) fn print_one(info: &RecordInfo, steps: &[StepInfo], url: &str) -> Res
     match info.state {
         RecordState::Unknown => {
             let resolve = format!(
-                "rowlock idempotency resolve{url} {}",
-                arguments(&info.record)
+                "rowlock idempotency resolve{url} {} --step={}",
+                arguments(&info.record),
+                shell_word(info.open_step.as_deref().unwrap_or_default())
             );
             say!(
                 "\nask the server that the step called whether the step happened (it may know one of the downstream keys above), then run one of\n  \
@@ -229,16 +226,17 @@ fn downstream_key(info: &RecordInfo, step: &str) -> String {
 /// Text without control characters and marks of direction, which a terminal would obey.
 fn printable(outcome: &Outcome) -> String {
     let bytes = outcome.bytes();
-    let (shown, rest) = bytes.split_at(bytes.len().min(SHOWN));
-    let mut text = match std::str::from_utf8(shown) {
-        Ok(text) => text
-            .chars()
-            .map(|c| if is_obeyed(c) && c != '\n' { ' ' } else { c })
-            .collect(),
-        Err(_) => shown.escape_ascii().to_string(),
+    let most = bytes.len().min(SHOWN);
+    let (mut text, shown) = match std::str::from_utf8(bytes) {
+        Ok(text) => {
+            let shown = text.floor_char_boundary(most);
+            let disarmed = |c| if is_obeyed(c) && c != '\n' { ' ' } else { c };
+            (text[..shown].chars().map(disarmed).collect(), shown)
+        }
+        Err(_) => (bytes[..most].escape_ascii().to_string(), most),
     };
-    if !rest.is_empty() {
-        let _ = write!(text, "… ({} bytes more)", rest.len());
+    if shown < bytes.len() {
+        let _ = write!(text, "… ({} bytes more)", bytes.len() - shown);
     }
     text
 }

@@ -1,6 +1,6 @@
 //! `rowlock release` and `rowlock forget`: an operator frees a name, or removes its row.
 
-use rowlock::{Error, LockInfo, Name, Rowlock, SchemaError};
+use rowlock::{Error, LockInfo, Name, Rowlock, RunState, SchemaError};
 
 use crate::out::say;
 use crate::{ABSENT, Failure, USAGE, database, show};
@@ -15,13 +15,28 @@ pub(crate) async fn refusal(rowlock: &Rowlock, name: &Name) -> Result<Failure, E
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
+    let what = if has_ended(rowlock, first).await? {
+        let until = show::for_people(first.expires_at);
+        format!("Its run has ended, but no machine shall run the job again before {until}")
+    } else {
+        "That process learns of its loss within a third of its TTL, and may go on working until then, beside the next \
+         holder"
+            .into()
+    };
     let message = format!(
-        "{name:?} is held by {} since {}{more}. That process learns of its loss within a third of its TTL, and may go \
-         on working until then, beside the next holder. To free the name all the same, add --force",
+        "{name:?} is held by {} since {}{more}. {what}. To free the name all the same, add --force",
         first.holder.escape_debug(),
         show::for_people(first.acquired_at)
     );
     Ok(Failure::Other(message, USAGE))
+}
+
+/// Whether it holds the name for a run of a job that has ended: nobody works under it any more.
+async fn has_ended(rowlock: &Rowlock, held: &LockInfo) -> Result<bool, Error> {
+    let runs = rowlock.admin().runs_of(held.name.clone()).await?;
+    let is_over = |state| matches!(state, RunState::Succeeded | RunState::Failed);
+    let mut ended = runs.iter().filter(|run| is_over(run.state));
+    Ok(ended.any(|run| run.fence == held.fence))
 }
 
 /// Frees the name, and prints who held it.

@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::duration::span;
+use crate::duration::{about, span};
 use crate::out::tell;
 use crate::scheduled::{self, Scheduled};
 use crate::share::{Holding, Share};
@@ -88,7 +88,7 @@ impl Run {
         };
         let held = tokio::select! {
             held = self.acquire(&rowlock, &name, wait) => held,
-            () = waiting::tell_of_it(&rowlock, &name), if !self.no_wait => return Ok(FAILED),
+            () = waiting::tell_of_it(&rowlock, &name, self.share.permits()), if !self.no_wait => return Ok(FAILED),
             Some(signal) = signals.recv() => {
                 settle(&rowlock, &mut signals).await;
                 return Ok(128 + number(signal));
@@ -288,11 +288,8 @@ async fn insist(url: &str, until: Option<Until>, ttl: Duration) -> Result<Rowloc
             (Err(error), Some(until)) if error.is_transient() && !until.remaining().is_zero() => {
                 tracing::debug!(%error, "trying again");
                 if !std::mem::replace(&mut is_told, true) {
-                    let left = Duration::from_secs(until.remaining().as_secs());
-                    tell(format_args!(
-                        "{error}. rowlock tries again for {}",
-                        span(left)
-                    ));
+                    let left = about(until.remaining());
+                    tell(format_args!("{error}. rowlock tries again for {left}"));
                 }
                 let pause = pauses.next().unwrap_or_default();
                 tokio::time::sleep(pause.min(until.remaining())).await;

@@ -42,6 +42,11 @@ impl Deref for Holding {
 }
 
 impl Share {
+    /// How many permits it takes; 0: it takes no permits.
+    pub(crate) fn permits(&self) -> u32 {
+        self.permits.map_or(0, |permits| permits.weight)
+    }
+
     /// Waits for it: `None` for ever.
     pub(crate) async fn acquire(
         &self,
@@ -98,6 +103,9 @@ impl Share {
     }
 }
 
+/// The largest capacity.
+const MOST: u32 = (1 << 31) - 2;
+
 /// So many permits, of so many in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Permits {
@@ -112,10 +120,13 @@ impl FromStr for Permits {
         let numbers = text.split_once('/');
         let numbers = numbers.and_then(|(n, m)| Some((n.parse().ok()?, m.parse().ok()?)));
         match numbers {
-            Some((weight, capacity)) if 1 <= weight && weight <= capacity && capacity < 1 << 31 => {
+            Some((_, capacity)) if capacity > MOST => {
+                Err(format!("give N/M with an M of at most {MOST}"))
+            }
+            Some((weight, capacity)) if 1 <= weight && weight <= capacity => {
                 Ok(Self { weight, capacity })
             }
-            Some((weight, capacity)) if (1..1 << 31).contains(&capacity) => Err(format!(
+            Some((weight, capacity)) if capacity > 0 => Err(format!(
                 "give N/M with N from 1 to M: this asks for {weight} of {capacity}"
             )),
             _ => Err("give N/M: this command takes N of M permits, as in 1/3".into()),

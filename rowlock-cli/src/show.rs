@@ -1,14 +1,12 @@
 //! Prints the results of `ls`, `sessions`, `show`, `release`, `set-capacity` and `migrate`: a table for people, JSON
 //! for programs.
 
-use std::time::Duration;
-
 use chrono::{DateTime, SecondsFormat, Utc};
 use comfy_table::{Table, presets};
 use rowlock::{Kind, LockInfo, Mode, Name, NameInfo, PauseInfo, Rowlock, SessionInfo, WaiterInfo};
 use serde::Serialize;
 
-use crate::duration::span;
+use crate::duration::about;
 use crate::out::{print, print_json, say};
 use crate::{ABSENT, Failure, database, pause, quarantine};
 
@@ -259,7 +257,7 @@ fn queue_table(waiters: &[WaiterInfo]) -> Table {
             place.to_string(),
             waiter.holder.escape_debug().to_string(),
             for_people(waiter.joined_at),
-            span(Duration::from_secs(waiter.waited.as_secs())),
+            about(waiter.waited),
             waiter.session.to_string(),
         ]);
     }

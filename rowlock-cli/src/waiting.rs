@@ -4,7 +4,7 @@ use std::future::pending;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use rowlock::{Error, Kind, Name, NameInfo, Rowlock};
+use rowlock::{Error, Kind, Mode, Name, NameInfo, Rowlock};
 
 use crate::out::tell;
 use crate::show::for_people;
@@ -19,7 +19,8 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// After a second: says if the process waits for the lock of the `rowlock run` that started it. On a terminal it says
 /// who has the lock, and which place this process has in the queue, then and whenever that has changed. It never ends.
-pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name) {
+/// `asked`: how many permits it waits for, if the name is a semaphore.
+pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name, asked: u32) {
     let is_terminal = std::io::stderr().is_terminal();
     let mut outer = own_fence(name);
     let mut told = String::new();
@@ -31,7 +32,7 @@ pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name) {
         };
         if let Some(fence) = outer.take()
             && let Some(info) = &info
-            && is_held_with(info, fence)
+            && is_in_the_way(info, fence, asked)
         {
             tell(format_args!(
                 "waits for {name:?}, which the `rowlock run` that started this one holds: if that waits for this one to \
@@ -49,10 +50,15 @@ pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name) {
     pending::<()>().await;
 }
 
-/// Whether the grant with this fence is in the way. (Of a semaphore another permit may become free.)
-fn is_held_with(info: &NameInfo, fence: i64) -> bool {
-    let is_semaphore = matches!(info.kind, Kind::Semaphore { .. });
-    !is_semaphore && info.holders.iter().any(|holder| holder.fence == fence)
+/// Whether the grant with this fence is in the way, whoever else releases the name.
+fn is_in_the_way(info: &NameInfo, fence: i64, asked: u32) -> bool {
+    let own = info.holders.iter().find(|holder| holder.fence == fence);
+    own.is_some_and(|own| match (own.mode, info.kind) {
+        (Mode::Permit { weight, .. }, Kind::Semaphore { capacity, .. }) => {
+            weight + asked > capacity
+        }
+        _ => true,
+    })
 }
 
 /// The fence of the `rowlock run` in whose command this process runs, if its lock has this name.

@@ -230,36 +230,16 @@ impl Idempotency {
         }))
     }
 
-    /// Records whether the open step of an unknown record happened. The next attempt goes on from there.
-    ///
-    /// # Errors
-    ///
-    /// [`RecordError::Missing`]; otherwise as [`resolve_seen`](Self::resolve_seen).
-    pub async fn resolve(
-        &self,
-        key: Key<impl AsRef<[u8]>, impl AsRef<[u8]>>,
-        resolution: Resolution,
-    ) -> Result<(), Error> {
-        let key = key.record()?;
-        match self.read(&key).await? {
-            None => Err(Error::Record(RecordError::Missing { record: key })),
-            Some(seen) => self.resolve_seen(&seen, resolution).await,
-        }
-    }
-
-    /// [`resolve`](Self::resolve) for the step that a person has [seen](Self::inspect) open: if by now another step is
-    /// open, nothing is recorded.
+    /// Records whether the step happened that an unknown record has open. `seen`: the record as the person who
+    /// decides has [seen](Self::inspect) it; if by now another step is open, nothing is recorded. The next attempt
+    /// goes on from there.
     ///
     /// # Errors
     ///
     /// [`RecordError::NotDecided`] when the record is not unknown, or has changed since it was seen.
     /// [`RecordError::OutcomeTooLarge`]; a database out of reach. [`Error::OutcomeUnknown`]: look at the record before
     /// you go on.
-    pub async fn resolve_seen(
-        &self,
-        seen: &RecordInfo,
-        resolution: Resolution,
-    ) -> Result<(), Error> {
+    pub async fn resolve(&self, seen: &RecordInfo, resolution: Resolution) -> Result<(), Error> {
         let outcome = match resolution {
             Resolution::Happened(outcome) => Some(outcome),
             Resolution::NotHappened => None,

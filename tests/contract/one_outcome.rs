@@ -81,7 +81,8 @@ on_every_engine! {
         guard.release().await.unwrap();
         let begun = begin(&idempotency, "k").await;
         assert!(matches!(begun, Begun::Unknown(_)), "{begun:?}");
-        idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
+        let seen = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
+        idempotency.resolve(&seen, Resolution::NotHappened).await.unwrap();
         begin_new(&idempotency, "k").await.complete(&outcome("paid")).await.unwrap();
     }
 

@@ -14,6 +14,12 @@ use rowlock::{
 use rowlock_test::{Db, Provider, begin, begin_new, eventually, lapse, on_every_engine, request};
 use tokio::sync::oneshot;
 
+/// Decides about the step that the record has open.
+async fn resolve(idempotency: &Idempotency, resolution: Resolution) -> Result<(), Error> {
+    let seen = idempotency.inspect(Scope("scope").key("k")).await?.unwrap();
+    idempotency.resolve(&seen, resolution).await
+}
+
 /// Begins an attempt that is abandoned in the middle of a step that must not be repeated, after the effect. Returns
 /// the step's key for the provider.
 async fn abandon_in_step(idempotency: &Idempotency, provider: &Provider) -> String {
@@ -64,8 +70,8 @@ on_every_engine! {
         assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "{refused:?}");
 
         let happened = Resolution::Happened(Outcome::json(&41).unwrap());
-        idempotency.resolve(Scope("scope").key("k"), happened.clone()).await.unwrap();
-        let refused = idempotency.resolve(Scope("scope").key("k"), happened).await;
+        resolve(&idempotency, happened.clone()).await.unwrap();
+        let refused = resolve(&idempotency, happened).await;
         assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "only once");
         let guard = begin_new(&idempotency, "k").await;
         assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 41);
@@ -100,7 +106,7 @@ on_every_engine! {
         let info = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((info.state, info.open_step.as_deref()), (RecordState::Unknown, Some("charge")));
 
-        idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
+        resolve(&idempotency, Resolution::NotHappened).await.unwrap();
         let guard = begin_new(&idempotency, "k").await;
         assert_eq!(guard.step_once("charge", provider.charge_once()).await.unwrap(), 2);
     }
@@ -212,7 +218,7 @@ on_every_engine! {
             match (started.into_inner(), begin(&idempotency, "k").await) {
                 (0, Begun::New(guard)) => guard.release().await.unwrap(),
                 (1, Begun::Unknown(_)) => {
-                    idempotency.resolve(Scope("scope").key("k"), Resolution::NotHappened).await.unwrap();
+                    resolve(&idempotency, Resolution::NotHappened).await.unwrap();
                 }
                 (started, begun) => panic!("started: {started}, {begun:?}"),
             }
@@ -231,11 +237,11 @@ on_every_engine! {
         guard.step_happened("charge", &1).await.unwrap();
         guard.step_once("letter", no_answer()).await.unwrap_err();
         lapse(db).await;
-        let refused = idempotency.resolve_seen(&seen, Resolution::NotHappened).await;
+        let refused = idempotency.resolve(&seen, Resolution::NotHappened).await;
         assert!(matches!(refused, Err(Error::Record(RecordError::NotDecided { .. }))), "{refused:?}");
         let now = idempotency.inspect(Scope("scope").key("k")).await.unwrap().unwrap();
         assert_eq!((now.attempt, now.state, now.open_step.as_deref()), (seen.attempt, RecordState::Unknown, Some("letter")));
-        idempotency.resolve_seen(&now, Resolution::NotHappened).await.unwrap();
+        idempotency.resolve(&now, Resolution::NotHappened).await.unwrap();
         std::mem::forget(guard);
     }
 
@@ -254,7 +260,7 @@ on_every_engine! {
             answers(&rowlock).hold_back();
             let resolving = tokio::spawn({
                 let idempotency = rowlock.idempotency();
-                async move { idempotency.resolve_seen(&seen, result).await }
+                async move { idempotency.resolve(&seen, result).await }
             });
             eventually("it is resolved", is_free).await;
             answers(&rowlock).cut();

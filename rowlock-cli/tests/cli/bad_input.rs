@@ -16,7 +16,14 @@ const ON_WHAT_IS_THERE: [&[&str]; 10] = [
     &["idempotency", "ls"],
     &["idempotency", "show", "a", "k"],
     &["idempotency", "reset", "a", "k"],
-    &["idempotency", "resolve", "a", "k", "--not-happened"],
+    &[
+        "idempotency",
+        "resolve",
+        "a",
+        "k",
+        "--step=s",
+        "--not-happened",
+    ],
     &["clean"],
 ];
 
@@ -159,14 +166,33 @@ fn a_missing_record_is_the_same_to_all() {
     let shown = shell.absent(&["idempotency", "show", "alice", "none"]);
     for arguments in [
         &["reset", "alice", "none"][..],
-        &["resolve", "alice", "none", "--not-happened"],
-        &["resolve", "alice", "none", "--happened", "--result", "1"],
+        &["resolve", "alice", "none", "--step=s", "--not-happened"],
     ] {
         let output = shell.run(&[&["idempotency"], arguments].concat());
         assert_eq!(code(&output), 1, "{}", stderr(&output));
         assert_eq!(stderr(&output), format!("rowlock: {shown}"));
         assert_eq!(stdout(&output), "");
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_looked_at_is_not_missing() {
+    let shell = Shell::new();
+    std::fs::write(shell.dir.path().join("file"), "").unwrap();
+    for command in [&["ls"][..], &["run", "a", "--", "true"]] {
+        let output = shell.run(&[&["--url", "sqlite:file/x.db"], command].concat());
+        let said = stderr(&output);
+        assert_eq!(code(&output), 69, "{said}");
+        assert!(!said.contains("there is no database"), "{said}");
+    }
+}
+
+#[test]
+fn an_empty_schema_is_none() {
+    let shell = Shell::new();
+    let mut migrate = shell.command(&["migrate"]);
+    let output = migrate.env("ROWLOCK_SCHEMA", "").output().unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
 #[test]

@@ -10,11 +10,11 @@ use serde_json::json;
 
 use crate::shell::{Shell, code, stderr, stdout};
 
-fn request() -> Fingerprint {
+pub(crate) fn request() -> Fingerprint {
     Fingerprint::of("request")
 }
 
-async fn new(idempotency: &Idempotency, key: &[u8]) -> IdempotencyGuard {
+pub(crate) async fn new(idempotency: &Idempotency, key: &[u8]) -> IdempotencyGuard {
     match idempotency
         .begin(Scope("alice").key(key), &request())
         .await
@@ -26,7 +26,7 @@ async fn new(idempotency: &Idempotency, key: &[u8]) -> IdempotencyGuard {
 }
 
 /// Records in all the states that there are.
-async fn fill(shell: &Shell) -> Rowlock {
+pub(crate) async fn fill(shell: &Shell) -> Rowlock {
     let url = format!("sqlite:{}", shell.dir.path().join("rowlock.db").display());
     let builder = Rowlock::builder().clean_every(None).holder("shop 1");
     let rowlock = builder.connect(&url).await.unwrap();
@@ -148,17 +148,35 @@ async fn records_are_reset_and_resolved() {
     );
     drop(new(&rowlock.idempotency(), b"poisoned").await);
 
-    let refused = shell.run(&["idempotency", "resolve", "alice", "done", "--not-happened"]);
+    let resolve = ["idempotency", "resolve", "alice"];
+    let no = ["--step", "letter", "--not-happened"];
+    let refused = shell.run(&[&resolve[..], &["done"], &no].concat());
     assert!(
         stderr(&refused).contains("none of its steps is unknown"),
         "{}",
         stderr(&refused)
+    );
+    // By now, another step may be open than the one that a person has asked about.
+    let other = shell.run(
+        &[
+            &resolve[..],
+            &["unknown", "--step=charge", "--not-happened"],
+        ]
+        .concat(),
+    );
+    assert_eq!(code(&other), 64, "{}", stderr(&other));
+    assert!(
+        stderr(&other).contains(r#"has the open step "letter" by now, not "charge""#),
+        "{}",
+        stderr(&other)
     );
     let done = shell.run(&[
         "idempotency",
         "resolve",
         "alice",
         "unknown",
+        "--step",
+        "letter",
         "--happened",
         "--result",
         "7",
@@ -256,20 +274,6 @@ async fn show_tells_the_key_at_the_other_side_and_the_command_that_decides() {
     assert_eq!(code(&copied(&shell, &poisoned[0])), 0);
 }
 
-#[tokio::test]
-async fn a_printed_command_goes_to_the_same_database() {
-    let shell = Shell::new();
-    drop(fill(&shell).await);
-    let named = "sqlite:./rowlock.db";
-    let show = ["idempotency", "show", "alice", "poisoned"];
-    let given = stdout(&shell.run(&[&show[..], &["--url", named]].concat()));
-    let command = format!("rowlock idempotency reset --url {named} alice poisoned");
-    assert!(given.contains(&command), "{given}");
-    let set = shell.command(&show).env("ROWLOCK_URL", named).output();
-    let set = stdout(&set.unwrap());
-    assert!(set.contains("reset alice poisoned"), "{set}");
-}
-
 /// The shell's own statements run on a runtime of theirs.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Runtime::new().unwrap().block_on(work)
@@ -300,7 +304,7 @@ fn what_is_over_is_cleaned() {
 #[test]
 fn wrong_usage_says_what_is_right() {
     let shell = Shell::new();
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (
             &["idempotency", "ls", "--state", "lost"],
             "running, lapsed, poisoned, free, unknown, done and expired",
@@ -311,9 +315,16 @@ fn wrong_usage_says_what_is_right() {
             &["idempotency", "show", "--hex", "xyz", "00"],
             "two digits for each byte",
         ),
-        (&["idempotency", "resolve", "a", "k"], "--happened"),
         (
-            &["idempotency", "resolve", "a", "k", "--happened"],
+            &["idempotency", "resolve", "a", "k", "--not-happened"],
+            "--step",
+        ),
+        (
+            &["idempotency", "resolve", "a", "k", "--step=s"],
+            "--happened",
+        ),
+        (
+            &["idempotency", "resolve", "a", "k", "--step=s", "--happened"],
             "--result",
         ),
         (
@@ -322,6 +333,7 @@ fn wrong_usage_says_what_is_right() {
                 "resolve",
                 "a",
                 "k",
+                "--step=s",
                 "--happened",
                 "--result",
                 "ch_1",
@@ -336,6 +348,7 @@ fn wrong_usage_says_what_is_right() {
                 "resolve",
                 "a",
                 "k",
+                "--step=s",
                 "--not-happened",
                 "--result",
                 "1",

@@ -14,6 +14,7 @@ mod pause;
 mod printable;
 mod quarantine;
 mod quiet;
+mod records;
 mod run;
 mod scheduled;
 mod sessions;

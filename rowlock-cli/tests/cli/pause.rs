@@ -1,9 +1,17 @@
 //! `rowlock pause` and `rowlock resume`.
 
+use std::process::Command;
+
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::shell::{Shell, code, stderr, stdout, wait};
+
+/// The command ends at once: whoever waits must learn which person has paused the name.
+fn paused_by() -> String {
+    let user = Command::new("id").arg("-un").output().unwrap();
+    format!("paused by {}@", stdout(&user).trim())
+}
 
 #[test]
 fn a_paused_name_is_granted_to_nobody_and_says_why() {
@@ -26,18 +34,14 @@ fn a_paused_name_is_granted_to_nobody_and_says_why() {
     let refused = shell.run(&["run", "a", "--no-wait", "--", "true"]);
     assert_eq!(code(&refused), 75);
     assert!(
-        stderr(&refused).contains("paused by rowlock["),
+        stderr(&refused).contains(&paused_by()),
         "{}",
         stderr(&refused)
     );
     // A job that is paused runs nowhere: that is no success.
     let job = shell.run(&["run", "never-used", "--at-least-for", "1s", "--", "true"]);
     assert_eq!(code(&job), 75, "{}", stderr(&job));
-    assert!(
-        stderr(&job).contains("paused by rowlock["),
-        "{}",
-        stderr(&job)
-    );
+    assert!(stderr(&job).contains(&paused_by()), "{}", stderr(&job));
     let list = shell.json(&["ls", "--json"]);
     assert_eq!(list[0]["pause"]["why"], "the bank is down");
     assert!(

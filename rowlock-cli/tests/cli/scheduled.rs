@@ -56,6 +56,19 @@ fn a_job_runs_on_one_machine_and_the_others_end_without_a_word() {
 }
 
 #[test]
+fn who_frees_the_name_of_a_run_that_has_ended_hears_that_nobody_works() {
+    let shell = Shell::new();
+    assert_eq!(code(&job(&shell, "j", &LONG, "exit 1")), 1);
+    let refused = shell.run(&["release", "j"]);
+    let said = stderr(&refused);
+    assert_eq!(code(&refused), 64, "{said}");
+    assert!(said.contains("Its run has ended"), "{said}");
+    assert!(!said.contains("may go on working"), "{said}");
+    assert_eq!(code(&shell.run(&["release", "j", "--force"])), 0);
+    assert_eq!(stdout(&job(&shell, "j", &LONG, "echo again")), "again\n");
+}
+
+#[test]
 fn on_a_terminal_the_others_say_why_they_do_nothing() {
     let shell = Shell::new();
     assert_eq!(code(&job(&shell, "j", &LONG, "true")), 0);

@@ -36,6 +36,13 @@ fn a_wait_for_a_file_that_another_program_keeps_is_told_once() {
     let (told, lines) = channel();
     let waits = waits.map(|wait| {
         let mut run = shell.command(&[&["run"], wait, &["--", "true"]].concat());
+        // Whatever else is asked for: a job that waits must not be mute.
+        match wait[0] {
+            "a" => run.env("ROWLOCK_LOG", ""),
+            "b" => run.env("ROWLOCK_LOG", "warn"),
+            "c" => run.env("ROWLOCK_LOG", "verbose"),
+            _ => &mut run,
+        };
         let mut child = run.stderr(Stdio::piped()).spawn().unwrap();
         let said = BufReader::new(child.stderr.take().unwrap()).lines();
         let told = told.clone();
@@ -156,6 +163,19 @@ fn a_run_inside_a_run_of_the_same_name_is_told() {
     outer.child.wait().unwrap();
     other.signal(Signal::SIGTERM);
     let _ = other.end();
+    // If the outer one leaves too few, the others' do not help.
+    for permits in ["1/1", "2/3"] {
+        let name = format!("d{permits}");
+        let inner = format!(
+            "{} run {name} --permits {permits} --wait 20s -- true 2>&1",
+            env!("CARGO_BIN_EXE_rowlock")
+        );
+        let mut outer = shell.start(&[&name, "--permits", permits], &inner);
+        let said = format!("waits for {name:?}, which the `rowlock run` that");
+        assert!(outer.first.contains(&said), "{}", outer.first);
+        outer.signal(Signal::SIGTERM);
+        outer.child.wait().unwrap();
+    }
 }
 
 #[test]

@@ -97,10 +97,10 @@ fn who_releases_without_force_hears_who_would_lose_the_lock() {
     let said = stderr(&asked);
     assert!(said.contains("\"a\" is held by rowlock["), "{said}");
     assert!(said.contains("add --force"), "{said}");
-    assert_eq!(code(&shell.run(&["show", "a"])), 0, "it is held still");
+    assert_eq!(code(&shell.run(&["status", "a"])), 0, "it is held still");
     assert_eq!(code(&shell.run(&["release", "a", "--force"])), 0);
     assert_eq!(running.end().0, 76);
-    let asked = shell.run(&["release", "a"]);
+    let asked = shell.run(&["unlock", "a"]);
     assert_eq!(
         (code(&asked), stderr(&asked).contains("nobody holds")),
         (1, true)
@@ -130,6 +130,7 @@ fn shells_and_man_get_what_they_read() {
         let script = shell.run(&["completions", name]);
         assert_eq!(code(&script), 0);
         assert!(stdout(&script).contains(word), "{name}");
+        assert!(!stdout(&script).contains("leash"), "{name}");
     }
     let refused = shell.run(&["completions", "tcsh"]);
     assert_eq!(code(&refused), 64);

@@ -135,7 +135,7 @@ impl Action {
             }
             (Self::Resolve(_), Input::Resolution(resolution)) => {
                 if let Some(seen) = &preview.record {
-                    idempotency.resolve_seen(seen, resolution).await?;
+                    idempotency.resolve(seen, resolution).await?;
                 }
                 "it was recorded".into()
             }

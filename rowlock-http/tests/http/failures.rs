@@ -116,7 +116,8 @@ over_a_socket! {
         send(server.pay("k", "500")).await.is_new(500);
         let found = Outcome::json(&serde_json::json!({ "paid": 100 })).unwrap();
         let idempotency = server.rowlock.idempotency();
-        idempotency.resolve(Scope(scope("ann")).key("k"), Resolution::Happened(found)).await.unwrap();
+        let seen = idempotency.inspect(Scope(scope("ann")).key("k")).await.unwrap().unwrap();
+        idempotency.resolve(&seen, Resolution::Happened(found)).await.unwrap();
         for _ in 0..2 {
             let answer = send(server.pay("k", "201")).await;
             assert_eq!((answer.status, answer.text()), (200, r#"{"paid":100}"#));
@@ -134,7 +135,8 @@ over_a_socket! {
         // A client with other settings does it.
         let found = Outcome::new("text/plain", vec![b'x'; 1_001]).unwrap();
         let idempotency = server.rowlock.idempotency();
-        idempotency.resolve(Scope(scope("ann")).key("k"), Resolution::Happened(found)).await.unwrap();
+        let seen = idempotency.inspect(Scope(scope("ann")).key("k")).await.unwrap().unwrap();
+        idempotency.resolve(&seen, Resolution::Happened(found)).await.unwrap();
         for _ in 0..3 {
             send(server.pay("k", "201")).await.is_problem(500, "misconfigured");
             server.rowlock.flush().await;
@@ -146,7 +148,8 @@ over_a_socket! {
         let server = unknown().await;
         send(server.pay("k", "panic")).await.is_problem(500, "handler-panicked");
         let idempotency = server.rowlock.idempotency();
-        idempotency.resolve(Scope(scope("ann")).key("k"), Resolution::NotHappened).await.unwrap();
+        let seen = idempotency.inspect(Scope(scope("ann")).key("k")).await.unwrap().unwrap();
+        idempotency.resolve(&seen, Resolution::NotHappened).await.unwrap();
         let second = send(server.pay("k", "201")).await;
         second.is_new(201);
         send(server.pay("k", "201")).await.is_replay_of(&second);

@@ -101,7 +101,8 @@ over_a_socket! {
             } else {
                 Resolution::NotHappened
             };
-            records.resolve(Scope(scope("ann")).key("k"), resolution).await.unwrap();
+            let seen = records.inspect(Scope(scope("ann")).key("k")).await.unwrap().unwrap();
+            records.resolve(&seen, resolution).await.unwrap();
             let retry = send(server.pay("k", "201")).await;
             if happened {
                 assert_eq!((retry.status, retry.text(), retry.is_replay()), (200, "\"ch_1\"", true));
