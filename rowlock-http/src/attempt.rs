@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use rowlock::layer::{LayerAttempt as _, LayerKeys as _};
-use rowlock::{Begun, Error, Outcome, RecordKey, Scope};
+use rowlock::{Begun, Error, Outcome, RecordKey, Scope, StepInfo};
 use tokio::time::{self, Instant};
 use tower_service::Service;
 use tracing::Instrument as _;
@@ -70,7 +70,9 @@ impl Asked {
         );
         let request = settings.idempotency.spawn(REQUEST, work.instrument(span));
         match request.await {
-            Ok(answer) => answer,
+            Ok(Ran::Answered(answer)) => answer,
+            // It passes untouched: when the client hangs up, it is dropped, as without this layer.
+            Ok(Ran::Passes(inner, request)) => pass(inner, request).await,
             Err(error) => {
                 tracing::error!(%error, "the task of a request broke off: its client gets a 500");
                 Ok(settings.response(&Problem::HandlerPanicked))
@@ -78,7 +80,12 @@ impl Asked {
         }
     }
 
-    async fn run<S, B, R>(self, inner: S, request: Request<B>, task: Task) -> Answer<S::Error>
+    async fn run<S, B, R>(
+        self,
+        inner: S,
+        request: Request<B>,
+        task: Task,
+    ) -> Ran<S, Request<B>, S::Error>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -101,7 +108,7 @@ impl Asked {
                 if matches!(problem, Problem::BodyTooLarge { .. }) {
                     discard(&head.headers, arriving).await;
                 }
-                return Ok(self.settings.response(&problem));
+                return Ran::Answered(Ok(self.settings.response(&problem)));
             }
         };
         let received = Received::new(head, body.bytes.clone());
@@ -110,19 +117,15 @@ impl Asked {
         let request = Request::from_parts(head, again(bytes, body.trailers));
         let (attempt, _room) = match begun {
             Ok(Started::Mine(attempt, room)) => (attempt, room),
-            Ok(Started::Done(response)) => return Ok(response),
-            Ok(Started::WithoutKey) => {
-                // It passes untouched.
-                drop(task);
-                return pass(inner, request).await;
-            }
-            Err(problem) => return Ok(self.refusal(&problem)),
+            Ok(Started::Done(response)) => return Ran::Answered(Ok(response)),
+            Ok(Started::WithoutKey) => return Ran::Passes(inner, request),
+            Err(problem) => return Ran::Answered(Ok(self.refusal(&problem))),
         };
         let started = Instant::now();
         attempt.is(Doing::Running);
         let answer = self.attempt(attempt, inner, request, &task).await;
         self.settings.pace.add(started.elapsed());
-        answer
+        Ran::Answered(answer)
     }
 
     /// Runs the handler, and ends the attempt.
@@ -304,11 +307,16 @@ impl Asked {
         if !attempt.is_retry() {
             return Ok(None);
         }
-        let record = attempt.record();
-        let steps = (self.settings.idempotency).steps(Scope(record.scope()).key(record.key()));
-        let mut steps = steps.await?.into_iter();
-        let handler = steps.find(|step| step.step == HANDLER);
-        Ok(handler.map(|handler| handler.outcome))
+        let (record, idempotency) = (attempt.record(), &self.settings.idempotency);
+        let key = || Scope(record.scope()).key(record.key());
+        let is_handler = |step: &StepInfo| step.step == HANDLER;
+        // The handler's own steps may have large results.
+        let names = idempotency.steps_cut(key(), 0).await?;
+        if !names.iter().any(is_handler) {
+            return Ok(None);
+        }
+        let mut steps = idempotency.steps(key()).await?.into_iter();
+        Ok(steps.find(is_handler).map(|handler| handler.outcome))
     }
 
     /// An operator or the hook has decided that the handler's work happened. Their result is the response from now on.
@@ -327,6 +335,13 @@ impl Asked {
     }
 }
 
+/// What became of a request.
+enum Ran<S, Q, E> {
+    Answered(Answer<E>),
+    /// It has no key, and needs none.
+    Passes(S, Q),
+}
+
 enum Started {
     Mine(Idempotent, Room),
     Done(Response<ResponseBody>),
@@ -335,60 +350,5 @@ enum Started {
 }
 
 #[cfg(all(test, feature = "sqlite"))]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use axum::Router;
-    use axum::body::Body as AxumBody;
-    use rowlock::{Fingerprint, RecordState, Rowlock};
-
-    use super::*;
-    use crate::settings::Principal;
-
-    #[tokio::test]
-    async fn a_handler_that_has_not_begun_when_handlers_are_cut_off_frees_its_key() {
-        let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}/test.db?mode=rwc", dir.path().display());
-        let idempotency = Rowlock::connect(&url).await.unwrap().idempotency();
-        for server_error in [
-            ServerError::Transient,
-            ServerError::Unknown,
-            ServerError::Keep,
-        ] {
-            let nobody = Arc::new(|_: &http::request::Parts| None);
-            let mut settings = Settings::new(idempotency.clone(), Principal::Known(nobody));
-            settings.server_error = server_error;
-            let asked = Asked {
-                settings: Arc::new(settings),
-                owner: b"ann".to_vec(),
-                key: None,
-            };
-            let settings = &asked.settings;
-            let key = format!("{server_error:?}");
-            let request = Fingerprint::of("request");
-            let begun = idempotency.begin_http("ann", &key, request).await.unwrap();
-            let Begun::New(guard) = begun else {
-                panic!("it is new")
-            };
-            let task = settings.under_way.begin().unwrap();
-            let attempt = Idempotent::new(guard, settings, &task);
-            assert!(asked.found(&attempt).await.unwrap().is_none());
-            let left = settings.under_way.drain(Duration::ZERO).await;
-            assert_eq!(left.len(), 1);
-
-            let has_run = Arc::new(AtomicBool::new(false));
-            let runs = Arc::clone(&has_run);
-            let inner = Router::new().fallback(async move || runs.store(true, Ordering::Relaxed));
-            let request = Request::new(AxumBody::empty());
-            let answer = asked.attempt(attempt, inner, request, &task).await.unwrap();
-            assert_eq!(answer.status(), http::StatusCode::SERVICE_UNAVAILABLE);
-            assert!(!has_run.load(Ordering::Relaxed));
-            let record = idempotency
-                .inspect(Scope(crate::scope("ann")).key(&key))
-                .await;
-            assert_eq!(record.unwrap().unwrap().state, RecordState::Free);
-            drop(task);
-            assert_eq!(settings.under_way.drain(Duration::ZERO).await, []);
-        }
-    }
-}
+#[path = "attempt_tests.rs"]
+mod tests;

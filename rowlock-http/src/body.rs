@@ -101,8 +101,12 @@ impl ResponseBody {
             trailers |= frame.trailers_ref().is_some_and(|map| !map.is_empty());
         }
         while let Rest::Body(body) = &mut self.rest {
+            // Frames may come without a pause. This lets other tasks run, and the time limit end the reading.
+            tokio::task::consume_budget().await;
             match body.frame().await {
                 None => self.rest = Rest::Done,
+                // It would take room, and count for nothing.
+                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {}
                 Some(Ok(frame)) => {
                     self.left = still_left(self.left, &frame);
                     if let Some(data) = frame.data_ref() {
@@ -236,7 +240,7 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    use futures_util::stream;
+    use futures_util::{StreamExt as _, stream};
     use http_body_util::StreamBody;
     use tokio::task::yield_now;
     use tokio::time::timeout;
@@ -255,6 +259,21 @@ mod tests {
         let all = body.read_ahead(bytes.len()).await;
         assert!(matches!(all, Ahead::Whole(_)));
         body
+    }
+
+    #[tokio::test]
+    async fn empty_frames_take_no_room_and_end_with_the_time() {
+        let empty = || Ok::<_, BoxError>(Frame::data(Bytes::new()));
+        let one = stream::iter([Ok(Frame::data(Bytes::from_static(b"x")))]);
+        let mut body = ResponseBody::new(StreamBody::new(
+            stream::repeat_with(empty).take(100).chain(one),
+        ));
+        assert!(matches!(body.read_ahead(1).await, Ahead::Whole(_)));
+        assert_eq!(body.ready.len(), 1);
+        let mut endless = ResponseBody::new(StreamBody::new(stream::repeat_with(empty)));
+        let read = timeout(Duration::from_millis(10), endless.read_ahead(1));
+        assert!(read.await.is_err(), "it has no end");
+        assert!(endless.ready.is_empty());
     }
 
     #[tokio::test]

@@ -299,6 +299,7 @@ mod ending;
 mod extract;
 mod extracted;
 mod finality;
+mod finality_by_settings;
 mod fingerprint;
 mod handle;
 mod in_tx;
@@ -317,7 +318,6 @@ mod service;
 mod settings;
 mod stored;
 mod under_way;
-mod verdict;
 
 pub use body::ResponseBody;
 pub use extract::NoAttempt;

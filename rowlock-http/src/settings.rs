@@ -327,14 +327,18 @@ impl Settings {
     /// The settings of the records, with the wait that the client prefers, where the server allows that and has room
     /// for it.
     pub(crate) fn idempotency_for(&self, headers: &HeaderMap) -> (Cow<'_, Idempotency>, Room) {
-        let room = self.max_waiting.room();
-        let wait = match (self.max_wait, prefer::wait(headers)) {
-            _ if room.is_none() => Some(Duration::ZERO),
-            (Some(limit), Some(wait)) => Some(wait.min(limit)),
-            _ => None,
-        };
         let with = |wait| Cow::Owned(self.idempotency.clone().wait(wait));
-        (wait.map_or(Cow::Borrowed(&self.idempotency), with), room)
+        let asked = match (self.max_wait, prefer::wait(headers)) {
+            (Some(limit), Some(wait)) => with(wait.min(limit)),
+            _ => Cow::Borrowed(&self.idempotency),
+        };
+        if !asked.waits() {
+            return (asked, None);
+        }
+        match self.max_waiting.room() {
+            None => (with(Duration::ZERO), None),
+            room => (asked, room),
+        }
     }
 
     /// Room for one more attempt, if there is any.

@@ -85,6 +85,10 @@ pub trait LayerKeys: sealed::Sealed {
     #[must_use]
     fn largest_outcome(&self) -> usize;
 
+    /// Whether a call waits for the attempt of another caller: [`wait`](Idempotency::wait) is set.
+    #[must_use]
+    fn waits(&self) -> bool;
+
     /// The policy that [`retry`](Idempotency::retry) has set, for transactions that the layer begins for its handlers.
     fn retry_policy(&self) -> &Retry;
 
@@ -127,6 +131,10 @@ impl LayerKeys for Idempotency {
 
     fn largest_outcome(&self) -> usize {
         self.bounds().max_outcome
+    }
+
+    fn waits(&self) -> bool {
+        !self.wait.is_zero()
     }
 
     fn retry_policy(&self) -> &Retry {

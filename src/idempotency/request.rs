@@ -8,7 +8,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::begun::{Reconciled, UnknownStep};
-use super::bounds::Bounds;
+use super::outcome_bounds::Bounds;
 use super::waiting::KeyWait;
 use crate::model::bounds::{check_ttl, check_wait, within};
 use crate::model::{Error, Fingerprint, InvalidError, RecordKey};
@@ -61,7 +61,7 @@ pub struct Idempotency {
     pub(super) lease: Duration,
     retention: Duration,
     remember_expired: Duration,
-    wait: Duration,
+    pub(super) wait: Duration,
     max_attempts: u32,
     max_outcome: usize,
     pub(super) retry: Retry,

@@ -57,6 +57,11 @@ pub(crate) async fn of(
             request = request.part(value.as_bytes());
         }
     }
+    // (RFC 9110, 6.5: a handler may decide by them.)
+    for (name, value) in body.trailers.iter().flatten() {
+        request = request.part("trailer").part(name.as_str());
+        request = request.part(value.as_bytes());
+    }
     let request = match &settings.fingerprint {
         Some(hook) => {
             let of_hook = hook(received.clone()).await;

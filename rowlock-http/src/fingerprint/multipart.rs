@@ -11,10 +11,14 @@ use multer::Multipart;
 use rowlock::{Fingerprint, FingerprintPieces};
 
 /// The digest of the parts in their order: of the headers and the bytes of each. `None`: the body is not
-/// `multipart/form-data`, or is malformed.
+/// `multipart/form-data`, is malformed, or has bytes before its first boundary or after its last one: a handler may
+/// read these.
 pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
     let content_type = head.headers.get(CONTENT_TYPE)?;
     let boundary = multer::parse_boundary(content_type.to_str().ok()?).ok()?;
+    if !has_only_parts(body, &boundary) {
+        return None;
+    }
     let whole = stream::iter([Ok::<_, Infallible>(body.clone())]);
     let mut multipart = Multipart::new(whole, boundary);
     let mut all = Fingerprint::builder();
@@ -34,6 +38,14 @@ pub(super) async fn digest(head: &Parts, body: &Bytes) -> Option<Fingerprint> {
     Some(all.finish())
 }
 
+/// Whether the body begins with its first boundary, and ends with the first one that ends it.
+fn has_only_parts(body: &[u8], boundary: &str) -> bool {
+    let end = format!("\r\n--{boundary}--");
+    let mut ends = memchr::memmem::find_iter(body, end.as_bytes());
+    let rest = ends.next().and_then(|at| body.get(at + end.len()..));
+    body.starts_with(format!("--{boundary}\r\n").as_bytes()) && matches!(rest, Some(b"" | b"\r\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,6 +63,25 @@ mod tests {
         let request = http::Request::builder().header(CONTENT_TYPE, content_type);
         let (head, ()) = request.body(()).unwrap().into_parts();
         digest(&head, &body.into()).await
+    }
+
+    /// A handler that reads the bytes, or parses them in another way, sees two requests.
+    #[tokio::test]
+    async fn bytes_before_the_first_boundary_or_after_the_last_one_count() {
+        let part = "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n";
+        let of = async |body: String| raw("multipart/form-data; boundary=x", body).await;
+        for end in ["--x--", "--x--\r\n"] {
+            assert!(of(format!("{part}{end}")).await.is_some());
+        }
+        for body in [
+            format!("{part}--x--\r\n{part}--x--\r\n"),
+            format!("{part}--x--more"),
+            format!("{part}--x--\r\nmore"),
+            format!("before\r\n{part}--x--"),
+            format!("\r\n{part}--x--"),
+        ] {
+            assert_eq!(of(body.clone()).await, None, "{body}");
+        }
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! What actix-web cannot do: responses with trailers, and handlers that outlive their server. And what it answers by
 //! itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,12 +11,22 @@ use http_body_util::BodyExt as _;
 use rowlock::RecordState;
 use rowlock_http::{IdempotencyLayer, Idempotent};
 use rowlock_test::eventually;
+use tokio::sync::Notify;
 
 use crate::framework::Run;
 use crate::raw;
 use crate::server::{Server, over_a_socket, send};
 
 const LONG: Duration = Duration::from_mins(1);
+
+/// Tells that a handler has been dropped.
+struct Ends(Arc<Notify>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
 
 over_a_socket! {
     async fn a_response_with_trailers_is_delivered_and_not_kept() {
@@ -50,6 +61,42 @@ over_a_socket! {
             let expected = format!(r#"{} {{"x-digest": "4711"}} b"{{}}""#, !in_body);
             assert!(status == 200 && answer.ends_with(&expected), "{answer}");
         }
+    }
+
+    /// A handler may decide by them.
+    async fn the_trailers_of_a_request_count() {
+        let server = Server::plain().await;
+        let head = String::from_utf8(raw::request(&[b"\"k\""])).unwrap();
+        let head = head.split("content-length").next().unwrap();
+        let sent = async |trailers: &str| {
+            let request = format!("{head}transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n{trailers}\r\n");
+            raw::exchange(server.address, request.as_bytes()).await.0
+        };
+        let statuses = ["x-amount: 5\r\n", "x-amount: 5\r\n", "x-amount: 6\r\n", ""].map(sent);
+        let mut told = Vec::new();
+        for status in statuses {
+            told.push(status.await);
+        }
+        assert_eq!(told, [201, 201, 422, 422]);
+    }
+
+    /// As without the layer. Otherwise a client that sends it again would have both done.
+    async fn a_request_without_a_key_ends_with_its_client() {
+        let (begun, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (begins, ends) = (Arc::clone(&begun), Arc::clone(&ended));
+        let handler = async move || {
+            let _ends = Ends(Arc::clone(&ends));
+            begins.notify_one();
+            std::future::pending::<()>().await;
+        };
+        let routes = move |layer, _| Router::new().route("/pay", post(handler)).layer(layer);
+        let set = |layer: IdempotencyLayer| layer.key_in_json("$.id").required(false);
+        let server = Server::routed(|records| records, set, routes, Run::default()).await;
+        let hangs_up = tokio::spawn(send(server.keyless("201").body("{}")));
+        begun.notified().await;
+        hangs_up.abort();
+        let ended = tokio::time::timeout(LONG, ended.notified()).await;
+        ended.expect("the handler is dropped");
     }
 
     /// The process ends while it reads the body of a response: its key is not free, the next one has to wait for the
