@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::bounds::Bounds;
 use super::events;
-use super::steps::Steps;
+use super::outcome_bounds::Bounds;
+use super::step_state::Steps;
 use crate::model::{Error, Fingerprint, Loss, Outcome, RecordKey, check_step};
 use crate::runtime::Core;
 use crate::runtime::held::attempt_guard::RecordGuard;

@@ -8,7 +8,7 @@ use super::events;
 use super::guard::IdempotencyGuard;
 use super::sealed;
 use super::step::StepToDo;
-use super::steps::Repeat;
+use super::step_state::Repeat;
 use crate::model::{Error, Outcome, check_any_step};
 
 /// An attempt whose work is a handler, for a layer that runs handlers that it does not know: methods of

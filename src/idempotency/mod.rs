@@ -40,7 +40,6 @@
 
 mod begin;
 mod begun;
-mod bounds;
 mod events;
 mod form_token;
 mod form_token_tx;
@@ -52,11 +51,12 @@ mod list;
 mod look;
 #[cfg(feature = "testing")]
 mod lose;
+mod outcome_bounds;
 mod record;
 mod request;
 mod run_in_tx;
 mod step;
-mod steps;
+mod step_state;
 mod waiting;
 
 pub use crate::model::RecordState;

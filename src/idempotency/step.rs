@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::guard::IdempotencyGuard;
-use super::steps::{Repeat, RunningStep};
+use super::step_state::{Repeat, RunningStep};
 use crate::model::{Error, Outcome, RecordError, check_step};
 use crate::runtime::batch::head::Progress;
 use crate::runtime::requests::step::{BeginStep, FinishStep, undo_step};

@@ -71,9 +71,6 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
         names: Vec<Name>,
         doing: &'static str,
     ) -> Result<Self, Error> {
-        // Leases of these names may linger in this client.
-        let recall = |name| core.queue.keepers.recall(name);
-        let lingered: Vec<_> = names.iter().filter_map(recall).collect();
         // The request has checked that there is at least one name.
         let context = Context::in_tx(core, Subject::Lock(names[0].clone()), doing, tx)?;
         let mut call = Self {
@@ -86,17 +83,23 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             freed: false,
             orphaned: false,
         };
-        // The releases need another connection. On a server they are awaited. On SQLite this transaction has the file,
-        // so they come after it.
-        if !lingered.is_empty() && !core.server.capabilities.one_writer {
-            // All are sent at once. If one fails, the transaction finds the name busy.
-            let released = join_all(lingered.iter().map(Guard::release));
-            if let Err(error @ Error::Starved { .. }) = call.outside(released.map(Ok)).await {
-                call.starved = Some(error);
-                call.lingers = true;
-            }
-        }
+        call.recall().await;
         Ok(call)
+    }
+
+    /// Releases the leases of these names that linger in this client.
+    pub(super) async fn recall(&mut self) {
+        let recall = |name| self.core.queue.keepers.recall(name);
+        let lingered: Vec<_> = self.names.iter().filter_map(recall).collect();
+        // They need another connection. On SQLite this transaction has the file, so they come after it.
+        if lingered.is_empty() || self.capabilities().one_writer {
+            return;
+        }
+        let released = join_all(lingered.iter().map(Guard::release));
+        if let Err(error @ Error::Starved { .. }) = self.outside(released.map(Ok)).await {
+            self.starved = Some(error);
+            self.lingers = true;
+        }
     }
 
     pub(super) fn connection(&mut self) -> &mut dyn TxStore {

@@ -328,6 +328,7 @@ impl<T: Transaction> LockInTx<'_, T> {
             if left == Some(Duration::ZERO) {
                 return Err(timed_out(busy));
             }
+            attempt.recall().await;
             if remaining.is_some() || attempt.orphaned {
                 let pause = backoff.next().unwrap_or_default();
                 let pause = remaining.map_or(pause, |remaining| pause.min(remaining));

@@ -38,8 +38,7 @@ pub(crate) fn is_alone_in(target: &str) -> bool {
     is_in_any(|alone_in| *alone_in.target == *target)
 }
 
-/// Whether this task is in a closure of such a transaction, or in one of a transaction in whose closure that one
-/// began.
+/// Whether this task runs in the closure of such a transaction: in its own, or in one around it.
 fn is_in_any(is_such: impl Fn(&SoleWriter) -> bool) -> bool {
     let of_all = |innermost: &SoleWriter| {
         iter::successors(Some(innermost), |inner| inner.outer.as_deref()).any(is_such)

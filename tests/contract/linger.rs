@@ -146,6 +146,28 @@ on_every_engine! {
         }
     }
 
+    /// It has called the lease back while a task had it. Another task takes the name between two of its looks.
+    async fn a_transaction_that_waits_gets_what_lingers_since(db: &Db) {
+        let rowlock = &db.rowlock().await;
+        let lock = lingering(rowlock);
+        for _ in 0..20 {
+            let held = lock.acquire().await.unwrap();
+            let uses = async {
+                for _ in 0..10 {
+                    assert!(!is_free(rowlock).await, "the transaction looks meanwhile");
+                }
+                release(&held).await;
+                use_once(&lock).await;
+            };
+            let in_tx = async {
+                on_app!(&db.app, pool => rowlock.retry().run(pool, |mut tx| async move {
+                    rowlock.in_tx(&mut tx).lock("a").wait(PATIENCE).acquire().await.map(drop)
+                }).await.unwrap());
+            };
+            tokio::join!(uses, in_tx);
+        }
+    }
+
     async fn a_transaction_of_the_same_client_asks_once(db: &Db) {
         let (rowlock, one_writer) = (db.rowlock().await, db.one_writer());
         for round in 0..20 {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::Error;
-use rowlock_test::{Db, TryLock, on_every_engine, on_tx, take, takes_less_than};
+use rowlock_test::{Db, TryLock, eventually, on_every_engine, on_tx, take, takes_less_than};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -44,6 +44,51 @@ on_every_engine! {
         })
         .await;
         assert!(took >= limit, "{took:?}");
+    }
+
+    async fn a_transaction_that_locks_most_names_leaves_the_others_free(db: &Db) {
+        if db.one_writer() {
+            return; // a transaction has the whole file
+        }
+        let (one, two) = (db.rowlock().await, db.rowlock().await);
+        let names: Vec<String> = (0..300).map(|n| format!("name {n}")).collect();
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        for _ in 0..2 {
+            drop(take(&two, "other", TTL).await);
+            let mut tx = db.begin().await;
+            assert!(matches!(tx.lock_all(&one, &all).await.unwrap(), TryLock::Locked(_)));
+            drop(take(&two, "other", TTL).await);
+            tx.release().await;
+        }
+    }
+
+    /// Each who joins a queue waits for the locked row for a moment. Those who ask for other names wait for few.
+    async fn those_who_wait_for_many_locked_rows_hold_up_no_others(db: &Db) {
+        if db.one_writer() {
+            return; // a transaction has the whole file
+        }
+        let rowlock = db.rowlock().await;
+        let names: Vec<String> = (0..200).map(|n| format!("locked {n:03}")).collect();
+        let take_others = async || {
+            for n in 0..10 {
+                drop(take(&rowlock, &format!("other {n}"), TTL).await);
+            }
+        };
+        take_others().await;
+        let mut tx = db.begin().await;
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert!(matches!(tx.lock_all(&rowlock, &all).await.unwrap(), TryLock::Locked(_)));
+        let waiting: Vec<_> = names.iter().map(|name| {
+            let lock = rowlock.lock(name.as_str());
+            tokio::spawn(async move { lock.acquire().await.map(drop) })
+        }).collect();
+        eventually("they join", async || db.waiting().await > 0).await;
+        // Without a limit a batch takes two seconds, and each of these waits for one.
+        takes_less_than(Duration::from_secs(8), take_others).await;
+        tx.release().await;
+        for waits in waiting {
+            waits.await.unwrap().unwrap();
+        }
     }
 
     async fn several_names_are_granted_together_or_not_at_all(db: &Db) {

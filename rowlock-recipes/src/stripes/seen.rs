@@ -76,7 +76,7 @@ impl Seen {
     }
 
     /// A stripe that seems to have `n`, of those that `may` be chosen: one that few transactions of this client use.
-    /// Of several it is a random one. One that has more is chosen more often, so that the stripes run empty together.
+    /// It chooses at random, and one that has more is likelier: so the stripes run empty together.
     pub(super) fn pick(&self, n: i64, may: impl Fn(usize) -> bool) -> Option<usize> {
         let stripes = (0..self.quantities.len()).filter(|stripe| may(*stripe));
         let stripes = stripes.filter_map(|stripe| {

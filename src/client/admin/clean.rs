@@ -2,10 +2,9 @@
 
 use super::Admin;
 use crate::model::{Error, InvalidError};
-use crate::runtime::batch::alone::alone;
-use crate::runtime::requests::walk::Walk;
 use crate::runtime::upkeep::cleaner::BATCH;
 use crate::store::verbs::Store;
+use crate::store::verbs::clean::CleanedRows;
 
 impl Admin<'_> {
     /// How many rows of one kind the cleaner in the background removes in one transaction.
@@ -19,7 +18,7 @@ impl Admin<'_> {
     /// Fences of a lock rise even after its row was removed, unless the database's clock is set back by more than ten
     /// days.
     ///
-    /// A client runs one cleaning at a time: a concurrent call waits for its turn, however long that takes.
+    /// A client removes one batch at a time: a concurrent call waits for its turn, however long that takes.
     ///
     /// # Errors
     ///
@@ -31,8 +30,11 @@ impl Admin<'_> {
     pub async fn clean(self, batch: u32) -> Result<Cleaned, Error> {
         let rows = self.clean_records(batch).await?;
         Ok(Cleaned {
+            outcomes: rows.outcomes,
+            records: rows.records,
+            tokens: rows.tokens,
+            sessions: rows.sessions,
             locks: self.clean_locks(batch).await?,
-            ..rows
         })
     }
 
@@ -53,8 +55,7 @@ impl Admin<'_> {
             all.records += rows.records;
             all.tokens += rows.tokens;
             all.sessions += rows.sessions;
-            let most = [rows.outcomes, rows.records, rows.tokens, rows.sessions];
-            if most.iter().all(|rows| *rows < u64::from(batch)) {
+            if !rows.is_full(batch) {
                 break;
             }
         }
@@ -62,31 +63,28 @@ impl Admin<'_> {
         Ok(all)
     }
 
-    async fn clean_records(self, batch: u32) -> Result<Cleaned, Error> {
+    async fn clean_records(self, batch: u32) -> Result<CleanedRows, Error> {
         check_batch(batch)?;
         let clean = async move |store: &mut dyn Store| store.clean(batch).await;
-        let lanes = &self.core().lanes;
-        let head = lanes.wish(None, "clean");
-        let rows = lanes.clean(|reply| alone(head, clean, reply)).await?;
-        Ok(Cleaned {
-            outcomes: rows.outcomes,
-            records: rows.records,
-            tokens: rows.tokens,
-            sessions: rows.sessions,
-            locks: 0,
-        })
+        self.core().lanes.clean(clean).await
     }
 
     async fn clean_locks(self, batch: u32) -> Result<u64, Error> {
         check_batch(batch)?;
-        let timeout = self.core().holdings.settings.operation_timeout;
         let lanes = &self.core().lanes;
-        let head = lanes.wish(None, "clean");
         let makes = self.core().holdings.settings.preparing.migrate;
         let keep = async move |store: &mut dyn Store| store.keep_functions(makes).await;
-        lanes.clean(|reply| alone(head, keep, reply)).await?;
-        let walk = |reply| Walk::task(batch, timeout, reply);
-        self.core().lanes.clean(walk).await
+        lanes.clean(keep).await?;
+        let (mut removed, mut after) = (0, Vec::new());
+        loop {
+            let clean = async move |store: &mut dyn Store| store.lock_clean(&after, batch).await;
+            let cleaned = lanes.clean(clean).await?;
+            removed += cleaned.removed;
+            match cleaned.last {
+                Some(last) => after = last,
+                None => return Ok(removed),
+            }
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::{Blocked, Busy, Cause, Kind, Loss, Name, RecordKey, Subject};
 
-/// Every failure that this crate reports. Who asks once and finds the name taken gets `None`, and no error; whose wait
-/// is over gets [`WaitTimeout`](Self::WaitTimeout). Each message says what was tried on what, and what to do next. No
+/// Every failure that this crate reports. `try_acquire` on a taken name is none: it returns `None`. A wait that runs
+/// out returns [`WaitTimeout`](Self::WaitTimeout). Each message says what was tried on what, and what to do next. No
 /// message contains a password. A message is one line: what others have written (holders, servers) is in it without
 /// control characters.
 #[derive(Debug, Clone)]

@@ -98,7 +98,7 @@ impl fmt::Display for Error {
             Self::RowLocked { doing, name } => write!(
                 f,
                 "{doing} {name:?}: a transaction has its row locked (SQLite: the file). \
-                 Is it this caller's own, or has it the lock pinned? End it first, and try again"
+                 If it is yours, or has pinned this lock, end it; then try again"
             ),
             Self::Starved {
                 doing,

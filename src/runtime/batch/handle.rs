@@ -238,26 +238,28 @@ impl Lanes {
         head: JobHead,
         verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
-        self.slow(|reply| alone(head, verb, reply), None).await
+        self.slow(head, verb, None).await
     }
 
     /// Runs a verb that removes rows.
-    pub(crate) async fn clean<T, J: Into<Job>>(
+    pub(crate) async fn clean<T: Send + 'static>(
         &self,
-        job: impl FnOnce(Reply<T>) -> J,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Error> {
         let turn = Arc::clone(&self.cleaning).lock_owned().await;
-        self.slow(job, Some(turn)).await
+        let head = self.wish(None, "clean");
+        self.slow(head, verb, Some(turn)).await
     }
 
     /// Sends a slow operation and waits for the answer.
-    async fn slow<T, J: Into<Job>>(
+    async fn slow<T: Send + 'static>(
         &self,
-        job: impl FnOnce(Reply<T>) -> J,
+        head: JobHead,
+        verb: impl AsyncFnMut(&mut dyn Store) -> Result<T, Fault> + Send + 'static,
         turn: Option<OwnedMutexGuard<()>>,
     ) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let job = job(reply).into();
+        let job: Job = alone(head, verb, reply).into();
         let kind_of_task = match job.head().manner {
             Manner::Order => TaskKind::Order,
             _ => TaskKind::SlowOp,

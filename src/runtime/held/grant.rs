@@ -30,7 +30,7 @@ pub(crate) struct Grant<K = Name> {
     pub(crate) ttl: Duration,
     /// How many sendings of its acquire may still reach the server.
     pub(crate) late: u32,
-    /// The waiter that such a sending may make; `None`: such a sending makes none.
+    /// The waiter that a late join may still make, if any.
     pub(crate) ticket: Option<Ticket>,
     /// The name was passed on to it: there may be more waiters.
     pub(crate) was_queued: bool,

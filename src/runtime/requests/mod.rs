@@ -15,7 +15,6 @@ mod recheck;
 pub(crate) mod release;
 pub(crate) mod step;
 pub(crate) mod take;
-pub(crate) mod walk;
 
 use std::time::Duration;
 

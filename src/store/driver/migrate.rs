@@ -1,4 +1,4 @@
-//! Refinery over an sqlx connection: applies the schema's migrations and checks them.
+//! Refinery over an sqlx connection: applies the schema's migrations.
 //!
 //! Refinery has no driver for sqlx and takes no lock of its own. The adapter here implements refinery's asynchronous
 //! traits on sqlx connections. Each engine's `schema.rs` takes the lock and calls [`run`] under it.

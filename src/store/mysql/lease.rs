@@ -212,10 +212,11 @@ impl LeaseStore for MySqlConnection {
             }
         };
         let mut outcomes: Vec<FreeOutcome> = all.iter().map(freed).collect();
+        let mut locked = 0;
         for (params, outcome) in all.iter().zip(&mut outcomes) {
             let row = after.get(params.name.as_bytes());
             if row.is_some_and(|row| params.is_awaited(row)) {
-                *outcome = release::pass_on(self, params).await?;
+                *outcome = release::pass_on(self, params, &mut locked).await?;
             }
         }
         Ok(outcomes)

@@ -82,27 +82,16 @@ const MAKE_ROW: &str = "
 INSERT INTO rowlock_lock (name, fence, capacity)
 VALUES (?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)), ?)";
 
-/// Reads live holders.
-macro_rules! live_rows {
-    ($of:literal, $order:literal) => {
-        concat!(
-            "
+const GRANTS: &str = concat!(
+    "
 SELECT",
-            row_columns!("SYSDATE(6)"),
-            "
+    row_columns!("SYSDATE(6)"),
+    "
 FROM rowlock_lock l FORCE INDEX (PRIMARY) LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE ",
-            $of,
-            row_ends!(),
-            " > SYSDATE(6) ORDER BY ",
-            $order
-        )
-    };
-}
-
-const INSPECT: &str = live_rows!("l.name >= ? AND l.name < ? AND ", "l.name LIMIT 1");
-
-const HOLDERS: &str = live_rows!("l.name >= ? AND l.name < ? AND ", "l.fence, l.acquired_at");
+WHERE l.name >= ? AND l.name < ? AND ",
+    row_ends!(),
+    " > SYSDATE(6) ORDER BY l.name LIMIT ?"
+);
 
 /// Locks the row if it may be forgotten: the condition of the cleaner (`clean.rs`), without its age.
 const UNUSED: &str = "
@@ -116,14 +105,9 @@ const FORGET: &str = "DELETE FROM rowlock_lock WHERE name = ?";
 
 #[async_trait]
 impl LockRowStore for MySqlConnection {
-    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        let keys = [hex(name.as_bytes()), hex(&end_of(name))];
-        Ok(read_as(self, &fill(INSPECT, &keys)).await?.pop())
-    }
-
-    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
-        let keys = [hex(name.as_bytes()), hex(&end_of(name))];
-        Ok(read_as(self, &fill(HOLDERS, &keys)).await?)
+    async fn lock_grants(&mut self, name: &Name, most: i64) -> Result<Vec<LockRow>, Fault> {
+        let filled = [hex(name.as_bytes()), hex(&end_of(name)), most.to_string()];
+        Ok(read_as(self, &fill(GRANTS, &filled)).await?)
     }
 
     async fn lock_forget(&mut self, name: &Name) -> Result<Forgot, Fault> {

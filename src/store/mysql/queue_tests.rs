@@ -12,7 +12,6 @@ use crate::store::tests::{Client, Place, TTL, in_time, named, queue_cases};
 use crate::store::verbs::deadlock::DeadlockStore;
 use crate::store::verbs::list::ListStore;
 use crate::store::verbs::schema::SchemaStore;
-use crate::store::verbs::time::micros;
 
 #[path = "exchange_tests.rs"]
 mod exchange;
@@ -129,30 +128,6 @@ async fn a_release_that_waits_for_a_join_sees_its_waiter(place: &Database) {
         holder.check().await;
     }
     assert!(in_time > 0);
-}
-
-/// A sending that arrives late does not shorten what a renewal has extended meanwhile.
-async fn a_second_confirm_moves_no_expiry_back(place: &Database) {
-    let mut client = Client::new(place).await;
-    let held = client.hold("a").await;
-    let waits = client.wait("a").await;
-    client.pass("a", PassWhy::Ended(held.params.grant_id)).await;
-    let mut params = ConfirmParams {
-        name: named("a"),
-        grant_id: waits.params.grant_id,
-        ttl: TTL / 60,
-        session: None,
-        fences: 0,
-    };
-    // The TTL counts, though it is shorter than the window.
-    for (ttl, least, most) in [(TTL / 60, 0, 60), (TTL, 2, 1), (TTL / 10, 2, 1)] {
-        params.ttl = ttl;
-        let confirmed = client.conn.queue_confirm(&params).await.unwrap();
-        assert!(matches!(confirmed, Some(ConfirmOutcome::Held { .. })));
-        let left = micros(client.row("a").await.remaining.unwrap());
-        let least = TTL.checked_div(least).unwrap_or_default();
-        assert!(left > least && left <= TTL / most, "{left:?}");
-    }
 }
 
 /// After the error of a time-out the server leaves the transaction open. What this connection writes would then be
@@ -370,7 +345,6 @@ on_both! {
     a_wake_that_fails_takes_nothing_back
     a_second_sending_waits_for_the_first
     a_release_that_waits_for_a_join_sees_its_waiter
-    a_second_confirm_moves_no_expiry_back
     a_verb_that_gives_up_leaves_no_transaction_open
     a_pinned_lock_of_an_expired_session_is_not_passed_on
     the_last_waiter_leaves_a_free_name

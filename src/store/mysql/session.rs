@@ -168,7 +168,7 @@ impl SessionStore for MySqlConnection {
     }
 
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
-        // It waits for the session's row only, which nobody keeps who waits for another row.
+        // It waits for the session's row only. No statement that has that row locked waits for another row.
         let waiting = in_one_transaction(self, &fill(WAITING, &[hex(id.as_bytes())])).await?;
         let mut tx = self.begin().await?;
         sqlx::query(END).bind(id).execute(&mut *tx).await?;

@@ -49,29 +49,15 @@ macro_rules! row_columns {
 }
 pub(super) use row_columns;
 
-/// Reads live holders.
-macro_rules! live_rows {
-    ($of:literal, $order:literal) => {
-        concat!(
-            "
+const GRANTS: &str = concat!(
+    "
 SELECT",
-            row_columns!(),
-            "
+    row_columns!(),
+    "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE ",
-            $of,
-            row_ends!(),
-            " > clock_timestamp() ORDER BY ",
-            $order
-        )
-    };
-}
-
-const INSPECT: &str = live_rows!("l.name >= $1 AND l.name < $2 AND ", "l.name LIMIT 1");
-
-const HOLDERS: &str = live_rows!(
-    "l.name >= $1 AND l.name < $2 AND ",
-    "l.fence, l.acquired_at"
+WHERE l.name >= $1 AND l.name < $2 AND ",
+    row_ends!(),
+    " > clock_timestamp() ORDER BY l.name LIMIT $3"
 );
 
 pub(super) const ROW: &str = concat!(
@@ -119,18 +105,11 @@ WHERE l.name = f.name"
 
 #[async_trait]
 impl LockRowStore for PgConnection {
-    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        Ok(query_as(INSPECT)
+    async fn lock_grants(&mut self, name: &Name, most: i64) -> Result<Vec<LockRow>, Fault> {
+        Ok(query_as(GRANTS)
             .bind(name.as_bytes())
             .bind(end_of(name))
-            .fetch_optional(self)
-            .await?)
-    }
-
-    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
-        Ok(query_as(HOLDERS)
-            .bind(name.as_bytes())
-            .bind(end_of(name))
+            .bind(most)
             .fetch_all(self)
             .await?)
     }

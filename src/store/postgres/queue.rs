@@ -25,12 +25,16 @@ calls! {
     PASS = "SELECT ended, next_grant, left_session FROM rowlock_pass($1, $2, $3, $4)";
 }
 
-/// The first condition sets the limit on waiting for the row, for this transaction. It reads no column, so the server
-/// evaluates it before it looks for the row.
+/// A grant in its window has an expiry of `acquired_at` and the window at most. Otherwise this is a second sending,
+/// and the expiry never moves back. The first condition sets the limit on waiting for the row, for this transaction.
+/// It reads no column, so the server evaluates it before it looks for the row.
 const CONFIRM: &str = "
 UPDATE rowlock_lock l
-SET expires_at = clock_timestamp() + $3 * interval '1 microsecond', session_id = $4,
-    fence = l.fence + block.fences
+SET expires_at = GREATEST(
+        clock_timestamp() + $3 * interval '1 microsecond',
+        CASE WHEN l.expires_at > l.acquired_at + $6 * interval '1 microsecond' THEN l.expires_at END
+    ),
+    session_id = $4, fence = l.fence + block.fences
 FROM (
     SELECT CASE WHEN fence <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5 THEN $5 ELSE 0 END AS fences
     FROM rowlock_lock WHERE name = $1
@@ -96,6 +100,7 @@ impl QueueStore for PgConnection {
             .bind(to_micros(params.ttl))
             .bind(params.session)
             .bind(params.fences)
+            .bind(to_micros(WINDOW))
             .fetch_optional(self)
             .await;
         let confirmed =

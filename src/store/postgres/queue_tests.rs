@@ -11,10 +11,12 @@ use crate::model::FaultKind;
 use crate::store::postgres::connect::BY_KEY;
 use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
+use crate::store::tests::records::claim;
 use crate::store::tests::{Client, Place, TTL, Waits, named, queue_cases};
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RunOutParams};
 use crate::store::verbs::lease::LeaseStore;
 use crate::store::verbs::queue::{News, PassWhy};
+use crate::store::verbs::record::{ClaimOutcome, RecordStore};
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 use crate::store::verbs::schema::SchemaStore;
 
@@ -124,6 +126,27 @@ async fn a_locked_row_does_not_abort_the_transaction() {
     client.run("COMMIT").await;
     assert_eq!(client.row("b").await.grant_id, None);
     assert!(client.row("a").await.is_of(a.params.grant_id));
+}
+
+/// Each schema has records of its own.
+#[tokio::test]
+async fn a_claim_in_one_schema_keeps_back_none_in_another() {
+    let (one, two) = (Schema::new().await, Schema::new().await);
+    let (mut first, mut second) = (Client::new(&one).await, Client::new(&two).await);
+    let mut again = Client::new(&one).await;
+    first.run("BEGIN").await;
+    for (client, is_claimed) in [(&mut first, true), (&mut again, false), (&mut second, true)] {
+        let claimed = client.conn.record_claim(&[claim("k")]).await.unwrap();
+        let is_mine = matches!(claimed[..], [ClaimOutcome::Mine { .. }]);
+        assert_eq!(is_mine, is_claimed, "{claimed:?}");
+    }
+    let key = claim("k").key;
+    for (client, is_claimed) in [(&mut again, true), (&mut second, false)] {
+        assert_eq!(
+            client.conn.record_is_claimed(&key).await.unwrap(),
+            is_claimed
+        );
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use super::grant_rule::may_grant;
 use super::record_claim::{
-    CLAIM_NEW, NumberQuery, bind_claims, claim_new, claimed, lock, locks, unseen,
+    CLAIM_NEW, NumberQuery, bind_claims, claim_new, claimed, key_lock, lock, locks, unseen,
 };
 use super::{each, query, query_as, query_scalar};
 use crate::model::{Outcome, RecordKey};
@@ -153,19 +153,25 @@ const EXCHANGE: &str = concat!(
 
 /// Whether a transaction has the advisory lock of the key (its high half is `classid`, its low half `objid`), or of
 /// its row.
-const CLAIMED: &str = "
+const CLAIMED: &str = concat!(
+    "
 SELECT EXISTS (
     SELECT FROM pg_locks
     WHERE locktype = 'advisory' AND granted
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-      AND classid::bigint = ($3::bigint >> 32) & 4294967295 AND objid::bigint = $3::bigint & 4294967295
+      AND classid::bigint = (",
+    key_lock!("$3::bigint"),
+    " >> 32) & 4294967295 AND objid::bigint = ",
+    key_lock!("$3::bigint"),
+    " & 4294967295
       AND objsubid = 1
 ) OR (
     EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
     AND NOT EXISTS (
         SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2 FOR SHARE SKIP LOCKED
     )
-)";
+)"
+);
 
 #[async_trait]
 impl RecordStore for PgConnection {

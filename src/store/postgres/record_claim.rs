@@ -13,6 +13,18 @@ use crate::store::verbs::record::{
 };
 use crate::store::verbs::time::to_micros;
 
+/// The advisory lock of a key: its digest, and the table. Another schema of the database has a table of its own.
+macro_rules! key_lock {
+    ($digest:literal) => {
+        concat!(
+            "(",
+            $digest,
+            " # 'rowlock_idempotency'::regclass::oid::bigint)"
+        )
+    };
+}
+pub(super) use key_lock;
+
 /// Claims keys without a record. (An insert of a key whose record another transaction has changed would wait for it.)
 macro_rules! claim_new {
     ($asks:literal, $keys:literal) => {
@@ -33,7 +45,9 @@ FROM (
      clock_timestamp() AS now (at)
 WHERE ",
             may_grant!(),
-            " AND pg_try_advisory_xact_lock(a.lock)
+            " AND pg_try_advisory_xact_lock",
+            key_lock!("a.lock"),
+            "
   AND NOT EXISTS (SELECT FROM rowlock_idempotency r WHERE r.scope = a.scope AND r.idempotency_key = a.key)
 ON CONFLICT DO NOTHING
 RETURNING scope, idempotency_key, attempt"
@@ -81,7 +95,7 @@ WHERE r.scope = m.scope AND r.idempotency_key = m.key
 RETURNING r.scope, r.idempotency_key, r.attempt"
 );
 
-/// The id of the advisory lock for a key that is being inserted.
+/// The digest in the [advisory lock](key_lock) of a key that is being inserted.
 pub(super) fn lock(key: &RecordKey) -> i64 {
     key.digest("rowlock.record", &[])
         .as_u64_pair()

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::in_tx::prove;
-use super::record_claim::lock;
+use super::record_claim::{key_lock, lock};
 use super::{in_callers, query, query_as, query_scalar, row_security};
 use crate::model::Outcome;
 use crate::store::verbs::fault::Fault;
@@ -18,10 +18,14 @@ use crate::store::verbs::time::to_micros;
 
 /// Writes nothing before the outcome exists: the advisory lock is the claim. A caller that does not get it at once
 /// gives the transaction up.
-const TX_CLAIM_NEW: &str = "
-SELECT id, pg_try_advisory_xact_lock($3),
+const TX_CLAIM_NEW: &str = concat!(
+    "
+SELECT id, pg_try_advisory_xact_lock",
+    key_lock!("$3::bigint"),
+    ",
        EXISTS (SELECT FROM rowlock_idempotency WHERE scope = $1 AND idempotency_key = $2)
-FROM rowlock_database";
+FROM rowlock_database"
+);
 
 /// Inserts nothing when another transaction has committed a record between the look and the claim. Inserts nothing
 /// either when the transaction of the claim is over: its advisory lock ended with it.

@@ -67,7 +67,8 @@ FROM left_behind b
 WHERE l.name = b.name"
 );
 
-/// Ends a session with its locks. It waits for the session's row only, which nobody keeps who waits for another row.
+/// Ends a session with its locks. It waits for the session's row only. No statement that has that row locked waits
+/// for another row.
 const END: &str = concat!(
     "
 WITH ended AS (

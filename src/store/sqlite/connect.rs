@@ -59,7 +59,11 @@ impl Sqlite {
             ));
         }
         let makes_none = mode(url).as_deref() == Some("rw");
-        if makes_none && sqlite.path().is_some_and(|path| !path.exists()) {
+        if makes_none
+            && sqlite
+                .path()
+                .is_some_and(|path| matches!(path.try_exists(), Ok(false)))
+        {
             return Err(refused(
                 "its file is not there, and its `mode` does not make it: write `mode=rwc`, or leave the mode out",
             ));

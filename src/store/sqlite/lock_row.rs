@@ -74,29 +74,15 @@ SET ",
 WHERE name = ?1 AND expires_at <= CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000"
 );
 
-/// Reads live holders.
-macro_rules! live_rows {
-    ($of:literal, $order:literal) => {
-        concat!(
-            "
+const GRANTS: &str = concat!(
+    "
 SELECT",
-            row_columns!(),
-            "
+    row_columns!(),
+    "
 FROM rowlock_lock l LEFT JOIN rowlock_session s ON s.id = l.session_id
-WHERE ",
-            $of,
-            row_ends!(),
-            " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 ORDER BY ",
-            $order
-        )
-    };
-}
-
-const INSPECT: &str = live_rows!("l.name >= ?1 AND l.name < ?2 AND ", "l.name LIMIT 1");
-
-const HOLDERS: &str = live_rows!(
-    "l.name >= ?1 AND l.name < ?2 AND ",
-    "l.fence, l.acquired_at"
+WHERE l.name >= ?1 AND l.name < ?2 AND ",
+    row_ends!(),
+    " > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 ORDER BY l.name LIMIT ?3"
 );
 
 /// The condition of the cleaner (`clean.rs`), without its age.
@@ -110,18 +96,11 @@ WHERE name = ?1 AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND 
 
 #[async_trait]
 impl LockRowStore for SqliteConnection {
-    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
-        Ok(sqlx::query_as(INSPECT)
+    async fn lock_grants(&mut self, name: &Name, most: i64) -> Result<Vec<LockRow>, Fault> {
+        Ok(sqlx::query_as(GRANTS)
             .bind(name.as_bytes())
             .bind(end_of(name))
-            .fetch_optional(self)
-            .await?)
-    }
-
-    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
-        Ok(sqlx::query_as(HOLDERS)
-            .bind(name.as_bytes())
-            .bind(end_of(name))
+            .bind(most)
             .fetch_all(self)
             .await?)
     }

@@ -18,7 +18,7 @@ use crate::store::driver::{json, write_turn};
 use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::queue::{
     ConfirmOutcome, ConfirmParams, EndedGrant, JoinOutcome, JoinParams, LookOutcome, LookParams,
-    PassOutcome, PassParams, QueueStore, Ticket, with_quarantine,
+    PassOutcome, PassParams, QueueStore, Ticket, WINDOW, with_quarantine,
 };
 use crate::store::verbs::session::{LeftBehind, SessionStore};
 use crate::store::verbs::time::to_micros;
@@ -57,10 +57,15 @@ FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2";
 /// not take long.
 const BLOCK_LIMIT: i64 = 2_000;
 
+/// A grant in its window has an expiry of `acquired_at` and the window (`First::window`) at most. Otherwise this is a
+/// second sending, and the expiry never moves back.
 const CONFIRM: &str = "
 UPDATE rowlock_lock
-SET expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000, session_id = ?4,
-    fence = fence + ?5
+SET expires_at = max(
+        CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000,
+        CASE WHEN expires_at > acquired_at + ?6 + 1000 THEN expires_at ELSE 0 END
+    ),
+    session_id = ?4, fence = fence + ?5
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING fence, waiters > 0 OR coalesce(paused_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, FALSE)";
@@ -149,6 +154,7 @@ impl QueueStore for SqliteConnection {
             .bind(to_micros(params.ttl))
             .bind(params.session)
             .bind(count)
+            .bind(to_micros(WINDOW))
             .fetch_all(self)
             .await;
         let confirmed = |fences: Vec<(i64, bool)>| match fences[..] {

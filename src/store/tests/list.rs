@@ -12,14 +12,17 @@ macro_rules! queue_cases {
                 a_grant_that_is_found_needs_no_confirm
                 a_queue_has_its_limit
             }
+            confirming {
+                a_confirm_in_time_holds
+                a_second_confirm_moves_no_expiry_back
+                fences_are_reserved_unless_they_are_ahead_of_the_clock
+            }
             passing {
                 a_name_is_passed_on_in_order
                 dead_waiters_are_passed_over
                 a_waiter_leaves
                 a_waiter_whose_place_is_unknown_leaves
                 a_waiter_leaves_when_it_was_just_granted_the_name
-                a_confirm_in_time_holds
-                fences_are_reserved_unless_they_are_ahead_of_the_clock
                 a_confirm_that_is_too_late_holds_nothing
                 a_window_that_is_over_is_passed_on
                 a_window_ends_with_the_session_of_its_waiter
@@ -113,6 +116,7 @@ macro_rules! queue_cases {
             }
             locked {
                 a_locked_row_is_given_up_soon
+                many_locked_rows_do_not_hold_up_a_request
             }
             stress {
                 many_clients_keep_the_queue_in_order

@@ -3,6 +3,7 @@
 use rowlock_test::takes_less_than;
 
 use super::*;
+use crate::model::FaultKind;
 
 /// While the transaction goes on.
 pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
@@ -55,4 +56,39 @@ pub(crate) async fn a_locked_row_is_given_up_soon<P: Place>(place: &P) {
         ),
         "{looked:?}"
     );
+}
+
+/// A request waits for a few locked rows. Those behind them are asked again with the next one.
+pub(crate) async fn many_locked_rows_do_not_hold_up_a_request<P: Place>(place: &P) {
+    let mut client = Client::new(place).await;
+    let mut other = Client::new(place).await;
+    let (mut releases, mut waiting) = (Vec::new(), Vec::new());
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        let held = client.hold(name).await;
+        waiting.push(client.wait(name).await.params.grant_id);
+        releases.push(ReleaseParams {
+            name: named(name),
+            grant_id: held.params.grant_id,
+            fence: held.fence,
+            was_queued: false,
+        });
+    }
+    let begin = P::LOCK.split(';').next().unwrap();
+    other.run(begin).await;
+    for name in ["a", "b", "c", "d", "e"] {
+        let lock = format!("UPDATE rowlock_lock SET waiters = waiters WHERE name = '{name}'");
+        other.run(&lock).await;
+    }
+    match client.conn.lease_release(&releases).await {
+        Err(fault) if P::LOCKS_ALL => assert_eq!(fault.kind, FaultKind::LockTimeout),
+        // Also the one that is not locked.
+        released => assert_eq!(released.unwrap(), [const { FreeOutcome::Locked }; 6]),
+    }
+    other.run("ROLLBACK").await;
+    let released = client.conn.lease_release(&releases).await.unwrap();
+    let passed: Vec<_> = waiting
+        .iter()
+        .map(|it| FreeOutcome::Passed(vec![*it]))
+        .collect();
+    assert_eq!(released, passed);
 }

@@ -1,5 +1,6 @@
 //! What every engine promises of the queue and of exchanges: each engine's `queue_tests.rs` runs all of these cases.
 
+pub(crate) mod confirming;
 pub(crate) mod deadlocks;
 pub(crate) mod exchange;
 pub(crate) mod exchange_stress;

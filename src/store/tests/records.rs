@@ -10,7 +10,7 @@ fn key(name: &str) -> RecordKey {
     RecordKey::new("a'\\;", name).unwrap()
 }
 
-fn claim(name: &str) -> ClaimParams {
+pub(crate) fn claim(name: &str) -> ClaimParams {
     ClaimParams {
         key: key(name),
         attempt_id: Uuid::new_v4(),

@@ -16,8 +16,8 @@ pub(crate) trait CleanStore: DeadlockStore + RunStore + SessionStore + Send {
     /// unused for [`IDLE`]: free rows whose last grant is older, and rows whose lease expired earlier. Skips locked
     /// rows: their transaction may have the lease pinned.
     ///
-    /// A name with permits is unused when no permit is left. So those permits are reclaimed first whose holders have
-    /// crashed, and that nobody has missed since. A free name with waiters is passed on first: those that are dead
+    /// A name with permits is unused when no permit is left. So the permits of crashed holders, which no request has
+    /// reclaimed yet, are reclaimed first. A free name with waiters is passed on first: those that are dead
     /// leave. The row of a read/write lock has the fence of the last write: one that has only readers is removed in a
     /// moment without any, at most once in [`IDLE`]. That is harmless: the next readers have a greater fence, and no
     /// writer had it.

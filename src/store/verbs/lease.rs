@@ -113,7 +113,9 @@ pub(crate) trait LeaseStore:
         let is_permit = |params: &&ReleaseParams| params.name.of_permit().is_some();
         if !all.iter().any(|params| is_permit(&params)) {
             return match all {
-                [params] if params.was_queued => Ok(vec![release::pass_on(self, params).await?]),
+                [params] if params.was_queued => {
+                    Ok(vec![release::pass_on(self, params, &mut 0).await?])
+                }
                 _ => self.lease_release_locks(all).await,
             };
         }
@@ -128,10 +130,10 @@ pub(crate) trait LeaseStore:
             self.lease_release_locks(&locks).await?
         }
         .into_iter();
-        let mut freed = Vec::with_capacity(all.len());
+        let (mut freed, mut locked) = (Vec::with_capacity(all.len()), 0);
         for params in all {
             freed.push(if is_permit(&params) {
-                release::pass_on(self, params).await?
+                release::pass_on(self, params, &mut locked).await?
             } else {
                 locks.next().unwrap_or(FreeOutcome::Superseded)
             });

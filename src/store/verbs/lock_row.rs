@@ -11,11 +11,20 @@ use crate::model::Name;
 #[async_trait]
 pub(crate) trait LockRowStore: SessionStore + Send {
     /// A live grant of one name: that of a lock, or one of the permits.
-    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault>;
+    async fn lock_inspect(&mut self, name: &Name) -> Result<Option<LockRow>, Fault> {
+        Ok(self.lock_grants(name, 1).await?.pop())
+    }
 
-    /// All live grants of one name, in the order of their fences: that of a lock, or those of all permits. It reads
-    /// the part of the primary key from the name to its [end](end_of).
-    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault>;
+    /// All live grants of one name, in the order of their fences: that of a lock, or those of all permits.
+    async fn lock_holders(&mut self, name: &Name) -> Result<Vec<LockRow>, Fault> {
+        let mut holders = self.lock_grants(name, i64::MAX).await?;
+        holders.sort_by_key(|holder| (holder.fence, holder.acquired_at));
+        Ok(holders)
+    }
+
+    /// Live grants of one name, `most` at most, in the order of the primary key. It reads the part of that key from
+    /// the name to its [end](end_of).
+    async fn lock_grants(&mut self, name: &Name, most: i64) -> Result<Vec<LockRow>, Fault>;
 
     /// The row of a name, as [`RowAction`] wants it.
     async fn lock_row(&mut self, name: &Name, params: RowAction) -> Result<Option<LockRow>, Fault> {

@@ -13,7 +13,7 @@ use super::subject::SubjectInBatch;
 use crate::model::{Moment, Subject};
 use crate::runtime::base::backoff;
 use crate::runtime::batch::head::{JobHead, Manner};
-use crate::runtime::batch::job::{AnyTask, Job};
+use crate::runtime::batch::job::{AnyTask, Job, Rank};
 use crate::store::driver::request::RequestLimit;
 
 /// The longest pause before a job is sent again, and before an undo is repeated. (Jitter adds up to as much again.)
@@ -64,11 +64,18 @@ impl Pending {
         });
     }
 
-    /// Adds a new job.
+    /// Adds a new job. A confirm has a window, so it goes before the joins of others that wait for the same name.
     pub(super) fn arrive(&mut self, mut job: Job) {
         self.arrived += 1;
         job.head_mut().progress.number = self.arrived;
-        self.ready.push_back(job);
+        let passes = |before: &Job| {
+            before.rank() == Rank::Join || before.head().subject != job.head().subject
+        };
+        let passed = match job.rank() {
+            Rank::Confirm => self.ready.iter().rev().take_while(|it| passes(it)).count(),
+            _ => 0,
+        };
+        self.ready.insert(self.ready.len() - passed, job);
     }
 
     /// Adds a job of the lane's own, to send after all others.

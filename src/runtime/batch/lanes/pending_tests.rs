@@ -9,12 +9,13 @@ use super::*;
 use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
 use crate::runtime::batch::alone::ClosureRequest;
 use crate::runtime::batch::head::{JobHead, Progress};
-use crate::runtime::batch::job::Task;
+use crate::runtime::batch::job::{AnswerTime, Next, Request, Task};
 use crate::runtime::batch::lanes::batch_limits::{MAX_BATCH, MAX_BYTES};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::release;
 use crate::store::verbs::Store;
+use crate::store::verbs::fault::Fault;
 use crate::store::verbs::record::{FinishParams, RecordEnd};
 use crate::store::verbs::row::LockRow;
 
@@ -88,6 +89,63 @@ fn filled(jobs: impl IntoIterator<Item = Job>) -> Pending {
         pending.arrive(job);
     }
     pending
+}
+
+/// A request that joins a queue, or confirms a grant, and does nothing.
+#[derive(Debug)]
+struct Idle<const CONFIRMS: bool>;
+
+impl<const CONFIRMS: bool> Request for Idle<CONFIRMS> {
+    type Outcome = ();
+
+    const RANK: Rank = if CONFIRMS { Rank::Confirm } else { Rank::Join };
+
+    async fn send(tasks: &mut [Task<Self>], _: &mut dyn Store) -> Result<Vec<()>, Fault> {
+        Ok(vec![(); tasks.len()])
+    }
+
+    fn settle(_: Task<Self>, (): (), _: AnswerTime) -> Next {
+        Next::Done
+    }
+
+    fn fail(self, _: Error) {}
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+fn idle<const CONFIRMS: bool>(name: &str, give_up: Moment) -> Job {
+    let subject = Subject::Lock(Name::new(name).unwrap());
+    let head = JobHead::acquire(subject, give_up);
+    let request = Idle::<CONFIRMS>;
+    Task { head, request }.into()
+}
+
+/// It has a window. The joins of a busy semaphore may be thousands, and each is a batch of its own.
+#[test]
+fn a_confirm_goes_before_the_joins_of_others() {
+    let (now, far) = (Moment::now(), Moment::now() + Duration::from_hours(1));
+    let mut pending = filled([
+        release("a", far, false),
+        idle::<false>("a", far),
+        idle::<false>("b", far),
+        idle::<false>("a", far),
+        idle::<true>("a", far),
+        idle::<true>("a", far),
+    ]);
+    let numbers = |jobs: Vec<Job>| -> Vec<u64> {
+        let numbers = jobs.iter().map(|job| job.head().progress.number);
+        numbers.collect()
+    };
+    assert_eq!(
+        numbers(pending.pick(now)),
+        [1, 3],
+        "a release keeps its place"
+    );
+    for next in [5, 6, 2, 4] {
+        assert_eq!(numbers(pending.pick(now)), [next]);
+    }
 }
 
 #[test]
