@@ -30,7 +30,8 @@ pub(crate) const SCHEMA_VARIABLE: &str = "ROWLOCK_SCHEMA";
 
 /// From now on the tables are in this schema, if one is given. (An empty variable is not set.)
 pub(crate) fn in_schema(schema: Option<String>) {
-    if let Some(schema) = schema.filter(|schema| !schema.is_empty()) {
+    let is_unset = std::env::var(SCHEMA_VARIABLE).is_ok_and(|set| set.is_empty());
+    if let Some(schema) = schema.filter(|schema| !(is_unset && schema.is_empty())) {
         let _ = SCHEMA.set(schema);
     }
 }

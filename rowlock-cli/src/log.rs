@@ -16,7 +16,8 @@ const ACTIONS: &str = "rowlock::console=info";
 /// sqlx logs a line of `~/.pgpass` that it cannot read, with its password.
 const PASSWORDS: &str = "sqlx_postgres::options::pgpass=off";
 
-/// From now on the log is printed: what is usual, and what the variable adds. `off` leaves out what is usual.
+/// From now on errors, what blocks a wait, the actions of the console, and what the variable adds are printed. With
+/// `off`: the actions.
 pub(crate) fn begin() {
     let wanted = std::env::var(VARIABLE).unwrap_or_default();
     let added = EnvFilter::builder()
@@ -28,7 +29,7 @@ pub(crate) fn begin() {
             ));
             EnvFilter::new("off")
         });
-    let usual = if wanted == "off" {
+    let usual = if wanted.trim().eq_ignore_ascii_case("off") {
         ACTIONS.into()
     } else {
         format!("{USUAL},{ACTIONS}")

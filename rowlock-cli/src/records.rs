@@ -65,8 +65,8 @@ fn arguments(record: &RecordKey) -> String {
     words(record).join(" ")
 }
 
-/// Whether a person sees the character, and no other one looks the same: no control characters, no letters without
-/// width, no accents of their own.
+/// Whether a terminal shows the character by itself: it is no control character, has a width, and combines with no
+/// other.
 fn is_visible(c: char) -> bool {
     matches!(c, '\'' | '"' | '\\') || c.escape_debug().eq([c])
 }

@@ -230,9 +230,9 @@ impl Idempotency {
         }))
     }
 
-    /// Records whether the step happened that an unknown record has open. `seen`: the record as the person who
-    /// decides has [seen](Self::inspect) it; if by now another step is open, nothing is recorded. The next attempt
-    /// goes on from there.
+    /// Decides an unknown record: whether its open step happened. The next attempt goes on from there. `seen`: the
+    /// record as the person who decides has [seen](Self::inspect) it. If by now another step is open, nothing is
+    /// recorded.
     ///
     /// # Errors
     ///

@@ -83,23 +83,23 @@ impl<'a, T: Transaction> InTransaction<'a, T> {
             freed: false,
             orphaned: false,
         };
-        call.recall().await;
+        if let Err(error @ Error::Starved { .. }) = call.recall().await {
+            call.starved = Some(error);
+            call.lingers = true;
+        }
         Ok(call)
     }
 
-    /// Releases the leases of these names that linger in this client.
-    pub(super) async fn recall(&mut self) {
+    /// Releases the leases of these names that linger in this client. Returns whether there were any.
+    pub(super) async fn recall(&self) -> Result<bool, Error> {
         let recall = |name| self.core.queue.keepers.recall(name);
         let lingered: Vec<_> = self.names.iter().filter_map(recall).collect();
-        // They need another connection. On SQLite this transaction has the file, so they come after it.
+        // This needs another connection. On SQLite this transaction has the file: they are released after it.
         if lingered.is_empty() || self.capabilities().one_writer {
-            return;
+            return Ok(false);
         }
         let released = join_all(lingered.iter().map(Guard::release));
-        if let Err(error @ Error::Starved { .. }) = self.outside(released.map(Ok)).await {
-            self.starved = Some(error);
-            self.lingers = true;
-        }
+        self.outside(released.map(|_| Ok(true))).await
     }
 
     pub(super) fn connection(&mut self) -> &mut dyn TxStore {

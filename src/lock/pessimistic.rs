@@ -328,7 +328,11 @@ impl<T: Transaction> LockInTx<'_, T> {
             if left == Some(Duration::ZERO) {
                 return Err(timed_out(busy));
             }
-            attempt.recall().await;
+            // Others of this client may have taken it since, and let it linger. (If it cannot be released now, it is
+            // busy as before.)
+            if attempt.recall().await.unwrap_or_default() {
+                continue;
+            }
             if remaining.is_some() || attempt.orphaned {
                 let pause = backoff.next().unwrap_or_default();
                 let pause = remaining.map_or(pause, |remaining| pause.min(remaining));

@@ -45,7 +45,7 @@ async fn in_a_transaction_that_has_the_file_no_lease_is_asked_for() {
         rowlock.lock("a").acquire().await.map(drop)
     });
     let error = run.await.unwrap_err();
-    assert!(error.to_string().contains("this caller's own"), "{error}");
+    assert!(error.to_string().contains("If it is yours"), "{error}");
     let idempotency = rowlock.idempotency();
     let request = rowlock::Fingerprint::of("request");
     let run = idempotency.run_in_tx(&pool, Scope("scope").key("k"), request, |_tx| async move {

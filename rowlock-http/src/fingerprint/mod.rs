@@ -47,20 +47,19 @@ pub(crate) async fn of(
         }
     }
     for name in settings.headers_count.iter().flatten() {
-        let values: Vec<_> = head.headers.get_all(name).iter().collect();
-        if values.is_empty() {
-            continue;
+        // (A handler may read it where it comes: RFC 9110, 6.5.)
+        let trailers = body.trailers.as_ref();
+        for (kind, map) in [("header", Some(&head.headers)), ("trailer", trailers)] {
+            let values: Vec<_> = map.into_iter().flat_map(|map| map.get_all(name)).collect();
+            if values.is_empty() {
+                continue;
+            }
+            request = request.part(kind).part(name.as_str());
+            request = request.part((values.len() as u64).to_be_bytes());
+            for value in values {
+                request = request.part(value.as_bytes());
+            }
         }
-        request = request.part("header").part(name.as_str());
-        request = request.part((values.len() as u64).to_be_bytes());
-        for value in values {
-            request = request.part(value.as_bytes());
-        }
-    }
-    // (RFC 9110, 6.5: a handler may decide by them.)
-    for (name, value) in body.trailers.iter().flatten() {
-        request = request.part("trailer").part(name.as_str());
-        request = request.part(value.as_bytes());
     }
     let request = match &settings.fingerprint {
         Some(hook) => {

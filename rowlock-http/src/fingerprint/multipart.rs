@@ -43,7 +43,12 @@ fn has_only_parts(body: &[u8], boundary: &str) -> bool {
     let end = format!("\r\n--{boundary}--");
     let mut ends = memchr::memmem::find_iter(body, end.as_bytes());
     let rest = ends.next().and_then(|at| body.get(at + end.len()..));
-    body.starts_with(format!("--{boundary}\r\n").as_bytes()) && matches!(rest, Some(b"" | b"\r\n"))
+    let has_parts = body.starts_with(format!("--{boundary}\r\n").as_bytes());
+    // A form without parts is its end.
+    let rest = rest
+        .filter(|_| has_parts)
+        .or_else(|| body.strip_prefix(&end.as_bytes()[2..]));
+    matches!(rest, Some(b"" | b"\r\n"))
 }
 
 #[cfg(test)]
@@ -72,6 +77,7 @@ mod tests {
         let of = async |body: String| raw("multipart/form-data; boundary=x", body).await;
         for end in ["--x--", "--x--\r\n"] {
             assert!(of(format!("{part}{end}")).await.is_some());
+            assert!(of(end.into()).await.is_some(), "a form without parts");
         }
         for body in [
             format!("{part}--x--\r\n{part}--x--\r\n"),

@@ -75,9 +75,9 @@ impl IdempotencyLayer {
         self.with(|settings| settings.host_counts = counts)
     }
 
-    /// The headers of a request that distinguish it from another, too: the version of the API, for example (default:
-    /// none). The values count as they are, in their order; a missing header differs from an empty one. A header that
-    /// a request does not have adds nothing: retries of such requests go on where this setting
+    /// The headers and trailers of a request that distinguish it from another, too: the version of the API, for
+    /// example (default: none). The values count as they are, in their order; a missing header differs from an empty
+    /// one. A header that a request does not have adds nothing: retries of such requests go on where this setting
     /// [changes](Self::also_accept).
     pub fn headers_count<I>(self, headers: I) -> Self
     where

@@ -63,16 +63,15 @@ over_a_socket! {
         }
     }
 
-    /// A handler may decide by them.
-    async fn the_trailers_of_a_request_count() {
-        let server = Server::plain().await;
+    async fn the_trailers_of_a_request_count_as_its_headers() {
+        let server = Server::new(|layer| layer.headers_count(["x-amount"])).await;
         let head = String::from_utf8(raw::request(&[b"\"k\""])).unwrap();
         let head = head.split("content-length").next().unwrap();
         let sent = async |trailers: &str| {
             let request = format!("{head}transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n{trailers}\r\n");
             raw::exchange(server.address, request.as_bytes()).await.0
         };
-        let statuses = ["x-amount: 5\r\n", "x-amount: 5\r\n", "x-amount: 6\r\n", ""].map(sent);
+        let statuses = ["x-amount: 5\r\n", "x-amount: 5\r\nx-trace: 1\r\n", "x-amount: 6\r\n", ""].map(sent);
         let mut told = Vec::new();
         for status in statuses {
             told.push(status.await);

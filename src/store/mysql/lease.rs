@@ -212,13 +212,12 @@ impl LeaseStore for MySqlConnection {
             }
         };
         let mut outcomes: Vec<FreeOutcome> = all.iter().map(freed).collect();
-        let mut locked = 0;
-        for (params, outcome) in all.iter().zip(&mut outcomes) {
-            let row = after.get(params.name.as_bytes());
-            if row.is_some_and(|row| params.is_awaited(row)) {
-                *outcome = release::pass_on(self, params, &mut locked).await?;
-            }
-        }
+        let is_awaited = |place: &usize| {
+            let row = after.get(all[*place].name.as_bytes());
+            row.is_some_and(|row| all[*place].is_awaited(row))
+        };
+        let awaited = (0..all.len()).filter(is_awaited).collect();
+        release::pass_all_on(self, all, awaited, &mut outcomes).await?;
         Ok(outcomes)
     }
 

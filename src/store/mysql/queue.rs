@@ -94,7 +94,7 @@ DELETE FROM rowlock_waiter WHERE name = {name} AND position >= @rl_position"
 );
 
 /// A grant in its window has an expiry of `acquired_at` and the window. Otherwise this is a second sending, and the
-/// expiry never moves back.
+/// expiry never moves back, and the session stays. (The server assigns from left to right.)
 const CONFIRM: &str = concat!(
     wait!(),
     " MAX(COALESCE(grant_id = {grant} AND expires_at > SYSDATE(6), FALSE)),
@@ -102,10 +102,11 @@ const CONFIRM: &str = concat!(
   INTO @rl_mine, @rl_block
   FROM rowlock_lock WHERE name = {name} FOR UPDATE;
 UPDATE rowlock_lock
-  SET expires_at = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND,
+  SET session_id = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND, {lock_session}, session_id),
+      expires_at = IF(expires_at <= acquired_at + INTERVAL {window} MICROSECOND,
           SYSDATE(6) + INTERVAL {ttl} MICROSECOND,
           GREATEST(expires_at, SYSDATE(6) + INTERVAL {ttl} MICROSECOND)),
-      session_id = {lock_session}, fence = fence + @rl_block
+      fence = fence + @rl_block
   WHERE name = {name} AND @rl_mine;
 SELECT fence, CAST(@rl_block AS SIGNED), waiters > 0 OR COALESCE(paused_until > SYSDATE(6), FALSE) FROM rowlock_lock WHERE name = {name} AND @rl_mine"
 );

@@ -287,7 +287,7 @@ impl LeaseStore for PgConnection {
                 .await?;
             match one {
                 Some((false, _)) => return Ok(vec![FreeOutcome::Released]),
-                Some((true, _)) => return Ok(vec![release::pass_on(self, params, &mut 0).await?]),
+                Some((true, _)) => return Ok(vec![release::pass_on(self, params).await?]),
                 None => {}
             }
         }
@@ -297,19 +297,20 @@ impl LeaseStore for PgConnection {
             .bind(each(all, |a| a.fence))
             .fetch_all(&mut *self)
             .await?;
-        let (mut outcomes, mut locked) = (Vec::with_capacity(all.len()), 0);
-        for (params, (freed, mine, was_free, live, waiters, _)) in all.iter().zip(rows) {
+        let (mut outcomes, mut awaited) = (Vec::with_capacity(all.len()), Vec::new());
+        for (place, (freed, mine, was_free, live, waiters, _)) in rows.into_iter().enumerate() {
+            if !freed && mine && live == Some(true) && waiters > 0 {
+                awaited.push(place);
+            }
             outcomes.push(match (freed, mine, live) {
                 (true, ..) => FreeOutcome::Released,
-                (false, true, Some(true)) if waiters > 0 => {
-                    release::pass_on(self, params, &mut locked).await?
-                }
                 (false, true, Some(true)) => FreeOutcome::Locked,
                 (false, true, _) => FreeOutcome::Expired,
                 (false, false, _) if was_free => FreeOutcome::WasFree,
                 (false, false, _) => FreeOutcome::Superseded,
             });
         }
+        release::pass_all_on(self, all, awaited, &mut outcomes).await?;
         Ok(outcomes)
     }
 

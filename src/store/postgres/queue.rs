@@ -26,15 +26,16 @@ calls! {
 }
 
 /// A grant in its window has an expiry of `acquired_at` and the window at most. Otherwise this is a second sending,
-/// and the expiry never moves back. The first condition sets the limit on waiting for the row, for this transaction.
-/// It reads no column, so the server evaluates it before it looks for the row.
+/// and the expiry never moves back, and the session stays. The first condition sets the limit on waiting for the row,
+/// for this transaction. It reads no column, so the server evaluates it before it looks for the row.
 const CONFIRM: &str = "
 UPDATE rowlock_lock l
 SET expires_at = GREATEST(
         clock_timestamp() + $3 * interval '1 microsecond',
         CASE WHEN l.expires_at > l.acquired_at + $6 * interval '1 microsecond' THEN l.expires_at END
     ),
-    session_id = $4, fence = l.fence + block.fences
+    session_id = CASE WHEN l.expires_at > l.acquired_at + $6 * interval '1 microsecond' THEN l.session_id ELSE $4 END,
+    fence = l.fence + block.fences
 FROM (
     SELECT CASE WHEN fence <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $5 THEN $5 ELSE 0 END AS fences
     FROM rowlock_lock WHERE name = $1

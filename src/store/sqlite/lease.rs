@@ -252,7 +252,7 @@ async fn freed(
         outcomes.push(if done.contains_key(name) {
             FreeOutcome::Released
         } else if row.is_some_and(|row| params.is_awaited(row)) {
-            release::pass_on(conn, params, &mut 0).await?
+            release::pass_on(conn, params).await?
         } else {
             params.freed(row)
         });

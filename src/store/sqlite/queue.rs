@@ -58,14 +58,14 @@ FROM rowlock_lock WHERE name = ?1 AND grant_id = ?2";
 const BLOCK_LIMIT: i64 = 2_000;
 
 /// A grant in its window has an expiry of `acquired_at` and the window (`First::window`) at most. Otherwise this is a
-/// second sending, and the expiry never moves back.
+/// second sending: the expiry never moves back, and the session stays.
 const CONFIRM: &str = "
 UPDATE rowlock_lock
 SET expires_at = max(
         CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000 + ?3 + 1000,
         CASE WHEN expires_at > acquired_at + ?6 + 1000 THEN expires_at ELSE 0 END
     ),
-    session_id = ?4, fence = fence + ?5
+    session_id = CASE WHEN expires_at > acquired_at + ?6 + 1000 THEN session_id ELSE ?4 END, fence = fence + ?5
 WHERE name = ?1 AND grant_id = ?2
   AND expires_at > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
 RETURNING fence, waiters > 0 OR coalesce(paused_until > CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000, FALSE)";

@@ -84,9 +84,13 @@ pub(crate) async fn a_second_confirm_moves_no_expiry_back<P: Place>(place: &P) {
     // The TTL counts, though it is shorter than the window.
     for (ttl, least, most) in [(TTL / 60, 0, 60), (TTL, 2, 1), (TTL / 10, 2, 1)] {
         params.ttl = ttl;
+        // A permit that was released in a while has left its session.
+        params.session = (ttl == TTL / 10).then_some(client.session);
         let confirmed = client.conn.queue_confirm(&params).await.unwrap();
         assert!(matches!(confirmed, Some(ConfirmOutcome::Held { .. })));
-        let left = micros(client.row("a").await.remaining.unwrap());
+        let row = client.row("a").await;
+        assert_eq!(row.session, None);
+        let left = micros(row.remaining.unwrap());
         let least = TTL.checked_div(least).unwrap_or_default();
         assert!(left > least && left <= TTL / most, "{left:?}");
     }

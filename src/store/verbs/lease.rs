@@ -113,9 +113,7 @@ pub(crate) trait LeaseStore:
         let is_permit = |params: &&ReleaseParams| params.name.of_permit().is_some();
         if !all.iter().any(|params| is_permit(&params)) {
             return match all {
-                [params] if params.was_queued => {
-                    Ok(vec![release::pass_on(self, params, &mut 0).await?])
-                }
+                [params] if params.was_queued => Ok(vec![release::pass_on(self, params).await?]),
                 _ => self.lease_release_locks(all).await,
             };
         }
@@ -130,14 +128,15 @@ pub(crate) trait LeaseStore:
             self.lease_release_locks(&locks).await?
         }
         .into_iter();
-        let (mut freed, mut locked) = (Vec::with_capacity(all.len()), 0);
-        for params in all {
-            freed.push(if is_permit(&params) {
-                release::pass_on(self, params, &mut locked).await?
-            } else {
-                locks.next().unwrap_or(FreeOutcome::Superseded)
-            });
+        let (mut freed, mut permits) = (vec![FreeOutcome::Superseded; all.len()], Vec::new());
+        for (place, params) in all.iter().enumerate() {
+            if is_permit(&params) {
+                permits.push(place);
+            } else if let Some(outcome) = locks.next() {
+                freed[place] = outcome;
+            }
         }
+        release::pass_all_on(self, all, permits, &mut freed).await?;
         Ok(freed)
     }
 

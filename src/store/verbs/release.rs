@@ -68,20 +68,35 @@ impl From<Option<PassOutcome>> for FreeOutcome {
 /// For how many locked rows one request waits. Each takes some 20 ms, and everything else of the lane waits too.
 const MOST_LOCKED: usize = 5;
 
-/// Releases a permit, or a lock whose name has waiters: passes the name on. `locked`: how many rows of this request
-/// were locked so far; after [`MOST_LOCKED`] the others count as locked, and are tried again.
+/// [`pass_on`] for the releases at these places. It begins with any of them: if many rows are locked, the others count
+/// as locked too, and each has its turn when they are tried again.
+pub(crate) async fn pass_all_on(
+    store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
+    all: &[ReleaseParams],
+    mut places: Vec<usize>,
+    outcomes: &mut [FreeOutcome],
+) -> Result<(), Fault> {
+    let first = fastrand::usize(..places.len().max(1));
+    places.rotate_left(first);
+    let mut locked = 0;
+    for place in places {
+        outcomes[place] = match locked {
+            MOST_LOCKED.. => FreeOutcome::Locked,
+            _ => pass_on(store, &all[place]).await?,
+        };
+        locked += usize::from(outcomes[place] == FreeOutcome::Locked);
+    }
+    Ok(())
+}
+
+/// Releases a permit, or a lock whose name has waiters: passes the name on.
 pub(crate) async fn pass_on(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     params: &ReleaseParams,
-    locked: &mut usize,
 ) -> Result<FreeOutcome, Fault> {
-    if *locked >= MOST_LOCKED {
-        return Ok(FreeOutcome::Locked);
-    }
     let of_permit = params.name.of_permit();
     let name = of_permit.as_ref().unwrap_or(&params.name);
     let why = PassWhy::Ended(params.grant_id);
     let passed = pass_any(store, name, why, of_permit.is_some()).await?;
-    *locked += usize::from(passed.is_none());
     Ok(FreeOutcome::from(passed))
 }

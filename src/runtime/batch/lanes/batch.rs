@@ -2,16 +2,11 @@
 //! `requests/exchange.rs`), one answer for each caller.
 
 use std::cmp::Ordering;
-use std::time::Duration;
 
 use super::Lane;
 use super::batch_limits::{BESIDE_OUTCOME, MAX_CLAIM};
-use crate::model::{Error, Moment, RecordError};
+use crate::model::{Error, RecordError};
 use crate::runtime::batch::job::{AnswerTime, Batch, Job, Next, Rank, SharedBatch};
-
-/// How long a batch joins and leaves queues before the others have their turn: each waits for a locked row for some
-/// 20 ms, and is a statement of its own.
-const JOINING: Duration = Duration::from_millis(100);
 
 impl Lane {
     /// Executes the jobs of a batch.
@@ -19,21 +14,8 @@ impl Lane {
         self.refused = false;
         self.read_only = None;
         self.jitter = fastrand::f64();
-        let mut joining = Duration::ZERO;
         for statement in self.statements(jobs) {
-            let is_join = matches!(statement.rank(), Rank::Join | Rank::Leave);
-            if is_join && joining >= JOINING {
-                let (jobs, followers) = statement.into_jobs();
-                self.not_sent(jobs.into_iter().chain(followers).collect());
-                continue;
-            }
-            let began = Moment::now();
             let mut then = self.run(statement).await;
-            joining += if is_join {
-                began.elapsed()
-            } else {
-                Duration::ZERO
-            };
             while !then.is_empty() {
                 let mut after = Vec::new();
                 for statement in self.statements(then) {

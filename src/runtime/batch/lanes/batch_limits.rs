@@ -8,6 +8,9 @@ use crate::store::driver::request::RequestLimit;
 
 /// The most jobs in one statement.
 pub(super) const MAX_BATCH: usize = 256;
+/// The most jobs in one batch that join or leave a queue. Each is a statement of its own, and waits for some 20 ms if
+/// its row is locked: the other jobs of the lane wait for so many.
+pub(super) const MAX_JOINS: usize = 8;
 /// The outcomes in one statement are at most a little larger than this: servers limit a statement (MariaDB to 16 MiB).
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// The most bytes that the end of an attempt adds to its outcome.
@@ -21,6 +24,8 @@ pub(super) const MAX_CLAIM: usize = 3 << 10;
 pub(super) struct Room {
     limit: RequestLimit,
     pub(super) jobs: usize,
+    /// The jobs that join or leave a queue.
+    joins: usize,
     /// Bytes of the statements whose requests are bounded.
     requests: HashMap<Rank, usize>,
     /// Bytes of outcomes to write.
@@ -34,6 +39,7 @@ impl Room {
         Self {
             limit,
             jobs: 0,
+            joins: 0,
             requests: HashMap::new(),
             written: 0,
             read: 0,
@@ -41,7 +47,8 @@ impl Room {
     }
 
     pub(super) fn take(&mut self, job: &dyn AnyTask) -> bool {
-        if self.jobs == MAX_BATCH {
+        let joins = matches!(job.rank(), Rank::Join | Rank::Leave);
+        if self.jobs == MAX_BATCH || joins && self.joins == MAX_JOINS {
             return false;
         }
         if let Some((name, rest)) = job.head().size {
@@ -50,7 +57,9 @@ impl Room {
                 return false;
             }
         }
-        self.take_outcome(job)
+        let fits = self.take_outcome(job);
+        self.joins += usize::from(fits && joins);
+        fits
     }
 
     fn take_outcome(&mut self, job: &dyn AnyTask) -> bool {

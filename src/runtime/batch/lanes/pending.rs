@@ -68,8 +68,10 @@ impl Pending {
     pub(super) fn arrive(&mut self, mut job: Job) {
         self.arrived += 1;
         job.head_mut().progress.number = self.arrived;
-        let passes = |before: &Job| {
-            before.rank() == Rank::Join || before.head().subject != job.head().subject
+        let passes = |before: &Job| match before.rank() {
+            Rank::Confirm => false,
+            Rank::Join => true,
+            _ => before.head().subject != job.head().subject,
         };
         let passed = match job.rank() {
             Rank::Confirm => self.ready.iter().rev().take_while(|it| passes(it)).count(),

@@ -10,7 +10,7 @@ use crate::model::{ClockError, Error, Name, Outcome, RecordKey};
 use crate::runtime::batch::alone::ClosureRequest;
 use crate::runtime::batch::head::{JobHead, Progress};
 use crate::runtime::batch::job::{AnswerTime, Next, Request, Task};
-use crate::runtime::batch::lanes::batch_limits::{MAX_BATCH, MAX_BYTES};
+use crate::runtime::batch::lanes::batch_limits::{MAX_BATCH, MAX_BYTES, MAX_JOINS};
 use crate::runtime::held::grant::Grant;
 use crate::runtime::requests::finish::Finish;
 use crate::runtime::requests::release;
@@ -145,6 +145,24 @@ fn a_confirm_goes_before_the_joins_of_others() {
     );
     for next in [5, 6, 2, 4] {
         assert_eq!(numbers(pending.pick(now)), [next]);
+    }
+}
+
+/// The rows of all who join may be locked.
+#[test]
+fn a_batch_joins_a_few_queues_and_others_go_with_it() {
+    let (now, far) = (Moment::now(), Moment::now() + Duration::from_hours(1));
+    let joins = (0..3 * MAX_JOINS).map(|n| idle::<false>(&format!("join {n:02}"), far));
+    let mut pending = filled(joins.chain([release("a", far, false)]));
+    for (first, others) in [(0, 1), (MAX_JOINS, 0), (2 * MAX_JOINS, 0)] {
+        let batch = names(&pending.pick(now));
+        let joined = (first..first + MAX_JOINS).map(|n| format!("join {n:02}"));
+        assert_eq!(
+            batch[..MAX_JOINS],
+            joined.collect::<Vec<_>>(),
+            "in their order"
+        );
+        assert_eq!(batch.len(), MAX_JOINS + others);
     }
 }
 

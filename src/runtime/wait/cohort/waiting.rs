@@ -45,8 +45,8 @@ impl Asking {
         Ok(guard)
     }
 
-    /// The lease is not free: the task waits, ahead of those that have arrived since. If one of these has had the lease,
-    /// and it lingers now, the task takes it. `delegate`: the work of a delegate.
+    /// The lease is not free: the task waits, ahead of those that have arrived since. If one of these has had the
+    /// lease, and it lingers now, the task takes it. `delegate`: the work of a delegate.
     pub(crate) fn waits<F: Future<Output = ()> + Send + 'static>(
         self,
         delegate: impl FnOnce(Delegation) -> F,
