@@ -31,7 +31,7 @@ pub(crate) async fn refusal(rowlock: &Rowlock, name: &Name) -> Result<Failure, E
     Ok(Failure::Other(message, USAGE))
 }
 
-/// Whether it holds the name for a run of a job that has ended: nobody works under it any more.
+/// Whether the holder's run of the job has ended. Then nobody works under the name, which stays taken for a while.
 async fn has_ended(rowlock: &Rowlock, held: &LockInfo) -> Result<bool, Error> {
     let runs = rowlock.admin().runs_of(held.name.clone()).await?;
     let is_over = |state| matches!(state, RunState::Succeeded | RunState::Failed);

@@ -50,7 +50,7 @@ pub(crate) async fn tell_of_it(rowlock: &Rowlock, name: &Name, asked: u32) {
     pending::<()>().await;
 }
 
-/// Whether the grant with this fence is in the way, whoever else releases the name.
+/// Whether the grant with this fence keeps this command waiting, even if all other holders release the name.
 fn is_in_the_way(info: &NameInfo, fence: i64, asked: u32) -> bool {
     let own = info.holders.iter().find(|holder| holder.fence == fence);
     own.is_some_and(|own| match (own.mode, info.kind) {

@@ -1,6 +1,7 @@
 //! One request with a key: begin an attempt, run the handler, keep its response.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,9 +71,9 @@ impl Asked {
         );
         let request = settings.idempotency.spawn(REQUEST, work.instrument(span));
         match request.await {
-            Ok(Ran::Answered(answer)) => answer,
+            Ok(ControlFlow::Break(answer)) => answer,
             // It passes untouched: when the client hangs up, it is dropped, as without this layer.
-            Ok(Ran::Passes(inner, request)) => pass(inner, request).await,
+            Ok(ControlFlow::Continue((inner, request))) => pass(inner, request).await,
             Err(error) => {
                 tracing::error!(%error, "the task of a request broke off: its client gets a 500");
                 Ok(settings.response(&Problem::HandlerPanicked))
@@ -80,12 +81,13 @@ impl Asked {
         }
     }
 
+    /// `Continue`: the request has no key, and needs none.
     async fn run<S, B, R>(
         self,
         inner: S,
         request: Request<B>,
         task: Task,
-    ) -> Ran<S, Request<B>, S::Error>
+    ) -> ControlFlow<Answer<S::Error>, (S, Request<B>)>
     where
         S: Service<Request<B>, Response = Response<R>> + Send + 'static,
         S::Future: Send,
@@ -108,7 +110,7 @@ impl Asked {
                 if matches!(problem, Problem::BodyTooLarge { .. }) {
                     discard(&head.headers, arriving).await;
                 }
-                return Ran::Answered(Ok(self.settings.response(&problem)));
+                return ControlFlow::Break(Ok(self.settings.response(&problem)));
             }
         };
         let received = Received::new(head, body.bytes.clone());
@@ -117,15 +119,15 @@ impl Asked {
         let request = Request::from_parts(head, again(bytes, body.trailers));
         let (attempt, _room) = match begun {
             Ok(Started::Mine(attempt, room)) => (attempt, room),
-            Ok(Started::Done(response)) => return Ran::Answered(Ok(response)),
-            Ok(Started::WithoutKey) => return Ran::Passes(inner, request),
-            Err(problem) => return Ran::Answered(Ok(self.refusal(&problem))),
+            Ok(Started::Done(response)) => return ControlFlow::Break(Ok(response)),
+            Ok(Started::WithoutKey) => return ControlFlow::Continue((inner, request)),
+            Err(problem) => return ControlFlow::Break(Ok(self.refusal(&problem))),
         };
         let started = Instant::now();
         attempt.is(Doing::Running);
         let answer = self.attempt(attempt, inner, request, &task).await;
         self.settings.pace.add(started.elapsed());
-        Ran::Answered(answer)
+        ControlFlow::Break(answer)
     }
 
     /// Runs the handler, and ends the attempt.
@@ -333,13 +335,6 @@ impl Asked {
         })?;
         stored::replay(found, attempt.record(), &self.settings)
     }
-}
-
-/// What became of a request.
-enum Ran<S, Q, E> {
-    Answered(Answer<E>),
-    /// It has no key, and needs none.
-    Passes(S, Q),
 }
 
 enum Started {

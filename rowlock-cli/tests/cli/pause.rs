@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::shell::{Shell, code, stderr, stdout, wait};
 
-/// The command ends at once: whoever waits must learn which person has paused the name.
+/// `rowlock pause` ends at once, so its process says nothing to those who wait. They need the person.
 fn paused_by() -> String {
     let user = Command::new("id").arg("-un").output().unwrap();
     format!("paused by {}@", stdout(&user).trim())

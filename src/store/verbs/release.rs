@@ -68,8 +68,8 @@ impl From<Option<PassOutcome>> for FreeOutcome {
 /// For how many locked rows one request waits. Each takes some 20 ms, and everything else of the lane waits too.
 const MOST_LOCKED: usize = 5;
 
-/// [`pass_on`] for the releases at these places. It begins with any of them: if many rows are locked, the others count
-/// as locked too, and each has its turn when they are tried again.
+/// [`pass_on`] for the releases at these places, beginning with a random one. After [`MOST_LOCKED`] locked rows the
+/// others count as locked too, and are tried again: so each has its turn.
 pub(crate) async fn pass_all_on(
     store: &mut (impl PermitStore + QueueStore + Send + ?Sized),
     all: &[ReleaseParams],
