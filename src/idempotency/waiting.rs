@@ -149,6 +149,7 @@ pub(super) enum WaitOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::upkeep::known_rows::tests::core;
 
     #[tokio::test]
     async fn there_are_pauses_between_two_looks_until_the_time_is_over() {
@@ -163,5 +164,24 @@ mod tests {
         // 2 ms that double.
         assert!((1..=6).contains(&looks), "{looks}");
         assert!(!waiting.again(None).await);
+    }
+
+    #[tokio::test]
+    async fn one_of_those_who_wait_for_a_key_looks_until_it_has_found_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let core = core(&dir).await;
+        let of = (
+            &RecordKey::new("s", "k").unwrap(),
+            &Fingerprint::of("request"),
+        );
+        let [mut one, mut other] = [(); 2].map(|()| KeyWait::new(Duration::from_secs(30)));
+        assert!(one.poller_for(&core, of).is_none(), "it looks itself");
+        assert!(
+            other.poller_for(&core, of).is_some(),
+            "it waits for the first"
+        );
+        one.stop_polling();
+        assert!(other.poller_for(&core, of).is_none(), "nobody looks for it");
+        assert!(one.poller_for(&core, of).is_some());
     }
 }

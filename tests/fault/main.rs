@@ -109,6 +109,7 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         trial("queue_cut_while_waiting", engine, queue_cut::waiting),
         trial("queue_cut_while_locked", engine, queue_cut::locked),
         trial("queue_cut_and_gone", engine, queue_cut::gone),
+        trial("queue_cut_for_a_time", engine, queue_cut::trouble),
         trial("leader_cut_off", engine, leader_cut::cut_off),
         trial("cut_after_the_request", engine, cut::cut),
         trial("records_cut_after_the_request", engine, cut::records),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rand::Rng;
-use rowlock::{Engine, Rowlock};
+use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{
     Db, Mode, Proxy, eventually, join, patience, queue_is, queue_of, release,
     renewals_are_connected, take, through_proxy, turns,
@@ -148,6 +148,31 @@ pub(crate) async fn gone(engine: Engine) {
         other.flush().await;
         assert!(queue_of(&other, "a").await.is_empty());
     }
+    db.remove().await;
+}
+
+/// A task that waits beside others of its client is told whether the database answers, for as long as it does not.
+pub(crate) async fn trouble(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_proxy(&db).await;
+    let (rowlock, other) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let held = take(&other, "a", TTL).await;
+    let lock = rowlock.lock("a").holder("first");
+    let short = lock.clone().wait(Duration::from_millis(300));
+    proxy.set(Mode::Closed);
+    let first = tokio::spawn(async move { lock.acquire().await });
+    eventually("the others are told", async || {
+        matches!(short.acquire().await, Err(Error::Unreachable { .. }))
+    })
+    .await;
+    proxy.set(Mode::Pass);
+    queue_is(&other, "a", &["first"]).await;
+    eventually("it is over", async || {
+        matches!(short.acquire().await, Err(Error::WaitTimeout { .. }))
+    })
+    .await;
+    release(&held).await;
+    release(&first.await.unwrap().unwrap()).await;
     db.remove().await;
 }
 

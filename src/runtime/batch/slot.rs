@@ -153,3 +153,19 @@ impl Drop for Precedence {
         self.0.urgent.send_modify(|urgent| urgent.links -= 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_is_cut_when_an_urgent_link_can_wait_no_longer() {
+        let slot = Arc::new(Slot::default());
+        let patience = Duration::from_mins(2);
+        let call = slot.unless_cut(Some(patience * 10), pending::<()>());
+        let _urgent = Precedence::on(&slot, Duration::ZERO);
+        assert_eq!(tokio::time::timeout(patience, call).await, Ok(None));
+    }
+}

@@ -29,3 +29,23 @@ pub(crate) fn options<O: Any + Send + Sync>(options: Arc<O>) -> PoolOptions {
     let options: Arc<dyn Any + Send + Sync> = options;
     Arc::downgrade(&options)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pool_that_still_exists_is_remembered_once() {
+        let proven = ProvenPools::default();
+        let [one, two] = ["one", "two"].map(Arc::new);
+        for pool in [&one, &two, &two] {
+            proven.insert(options(Arc::clone(pool)));
+        }
+        assert_eq!(proven.0.lock().len(), 2);
+        assert!(proven.contains(&options(Arc::clone(&one))));
+        let gone = options(one);
+        proven.insert(options(two));
+        assert_eq!(proven.0.lock().len(), 1);
+        assert!(!proven.contains(&gone));
+    }
+}

@@ -126,4 +126,16 @@ mod tests {
         drop(first);
         assert!(turn.as_mut().poll(&mut cx).is_ready());
     }
+
+    #[test]
+    fn a_name_is_kept_for_as_long_as_somebody_waits_for_it() {
+        let waiters = Arc::new(Waiters::default());
+        let name = Name::new("a").unwrap();
+        let names = || waiters.by_name.lock().len();
+        let (one, two) = (waiters.join(&name), waiters.join(&name));
+        drop(one);
+        assert_eq!(names(), 1);
+        drop(two);
+        assert_eq!(names(), 0);
+    }
 }

@@ -1,7 +1,9 @@
 //! Exchanges on both servers.
 
 use super::*;
+use crate::model::{FaultKind, RecordKey};
 use crate::store::verbs::lease::{LeaseStore, TakeOutcome, TakeParams};
+use crate::store::verbs::record::RecordStore;
 use crate::store::verbs::release::{FreeOutcome, ReleaseParams};
 
 async fn on_both(test: impl AsyncFn(Database)) {
@@ -18,6 +20,21 @@ fn take(name: &str) -> TakeParams {
         holder: "taker".into(),
         session: None,
     }
+}
+
+/// It tells a transaction that is in the way from a statement that cannot run.
+#[tokio::test]
+async fn whether_a_key_is_claimed_is_not_known_without_the_table() {
+    on_both(async |place| {
+        let mut client = Client::new(&place).await;
+        client.run("RENAME TABLE rowlock_idempotency TO gone").await;
+        let asked = client
+            .conn
+            .record_is_claimed(&RecordKey::new("s", "k").unwrap())
+            .await;
+        assert_eq!(asked.unwrap_err().kind, FaultKind::NoSuchTable);
+    })
+    .await;
 }
 
 async fn held(client: &mut Client<Database>, names: &[&str]) -> Vec<ReleaseParams> {

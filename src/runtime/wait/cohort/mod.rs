@@ -282,8 +282,8 @@ mod tests {
     use std::future::pending;
     use std::time::Duration;
 
-    use super::{Arrival, CohortKey};
-    use crate::model::{Error, Name, Subject};
+    use super::{APART, Arrival, CohortKey};
+    use crate::model::{Error, Moment, Name, Subject};
     use crate::runtime::upkeep::known_rows::tests::core;
 
     fn key() -> CohortKey {
@@ -314,6 +314,25 @@ mod tests {
             cohort.set_trouble(Some(&error));
             assert_eq!(cohort.trouble().is_some(), is_told, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_task_waits_by_itself_for_a_time_after_a_pin() {
+        let dir = tempfile::tempdir().unwrap();
+        let core = core(&dir).await;
+        let cohort = core.cohorts.of(key());
+        let delegate = |_| pending::<()>();
+        let Arrival::Asks(_asking) = cohort.arrive(delegate) else {
+            panic!("nobody asks yet");
+        };
+        let now = Moment::now();
+        // (However busy the machine is.)
+        cohort.state.lock().pinned = Some(now + Duration::from_mins(1));
+        let second = cohort.arrive(delegate);
+        assert!(matches!(second, Arrival::IsAlone), "{second:?}");
+        cohort.state.lock().pinned = Some(now - APART);
+        let third = cohort.arrive(delegate);
+        assert!(matches!(third, Arrival::Waits(_)), "{third:?}");
     }
 
     #[tokio::test]

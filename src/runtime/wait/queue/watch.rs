@@ -152,6 +152,13 @@ impl LastLook {
         }
     }
 
+    /// Whether nothing has changed since, if the database now has this version.
+    fn shows_all(&self, version: Option<i64>, queue: &Queue) -> bool {
+        // A place may have come since, with a row that the version has counted before.
+        let is_old = |looked| queue.is_unchanged_since(looked);
+        version.is_some() && version == self.version && self.looked.is_some_and(is_old)
+    }
+
     /// When to look again.
     fn next(&self, queue: &Queue) -> Moment {
         let state = queue.state.lock();
@@ -209,12 +216,7 @@ async fn look(
             .is_none_or(|whole| began - whole >= LONGEST_BETWEEN_LOOKS);
     let is_due =
         is_whole || is_soon || seen.is_woken || seen.expiry.is_some_and(Moment::has_passed);
-    // A place may have come since, with a row that the version has counted before.
-    let is_old = seen
-        .looked
-        .is_some_and(|looked| queue.is_unchanged_since(looked));
-    let is_same = version.is_some() && version == seen.version && is_old;
-    if !is_same || is_new || is_due {
+    if !seen.shows_all(version, queue) || is_new || is_due {
         seen.expiry = None;
         let mut orphaned = Vec::new();
         let first = firsts(all);

@@ -103,3 +103,20 @@ fn the_name_that_was_passed_on_last_comes_after_all_others() {
     let found = ["A", "a", "b", "bb", "c", "d"].map(after);
     assert_eq!(found, ["abc", "bca", "cab", "cab", "abc", "abc"]);
 }
+
+#[test]
+fn a_look_is_left_out_only_if_neither_the_database_nor_a_place_has_changed() {
+    let queue = Queue::default();
+    let seen = LastLook {
+        version: Some(1),
+        looked: Some(Moment::now()),
+        ..LastLook::nothing()
+    };
+    assert!(seen.shows_all(Some(1), &queue));
+    assert!(!seen.shows_all(Some(2), &queue));
+    assert!(!seen.shows_all(None, &queue));
+    let unseen = LastLook::nothing();
+    assert!(!unseen.shows_all(None, &queue));
+    queue.changed();
+    assert!(!seen.shows_all(Some(1), &queue));
+}

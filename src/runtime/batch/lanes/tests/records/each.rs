@@ -252,3 +252,21 @@ async fn ends_and_claims_are_one_statement() {
     }
     assert!(answered(&mut read)[0].is_some(), "it comes last");
 }
+
+#[tokio::test]
+async fn what_shares_the_answer_of_a_refused_statement_is_not_left_alone() {
+    let mut house = House::new().await;
+    let mut reads = Vec::new();
+    for _ in 0..3 {
+        reads.push(house.read(&key("k")));
+    }
+    for _ in 0..2 {
+        house.lane.take_in();
+        let batch = house.lane.pick();
+        let (firsts, followers) = house.lane.statements(batch).pop().unwrap().into_jobs();
+        let fault = Fault::said(FaultKind::Interrupted, "refused");
+        house.lane.broke_off(firsts, followers, fault);
+    }
+    reads.push(house.read(&key("another")));
+    assert_eq!(house.batch().await, 2);
+}

@@ -1,6 +1,7 @@
 //! Late sendings about steps.
 
 use super::*;
+use crate::runtime::batch::lanes::tests::sql;
 
 impl House {
     async fn guard(&self, key: &RecordKey) -> RecordGuard {
@@ -93,4 +94,42 @@ async fn what_is_said_late_of_a_step_does_not_touch_the_same_step_begun_again() 
         other.step_finish(&second, None).await.unwrap();
         assert_eq!(house.open_step(guard.key()).await, None);
     }
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_begin_tells_why() {
+    let mut house = House::new().await;
+    let guard = house.guard(&key("k")).await;
+    sql(
+        &mut house.other().await,
+        "DROP TABLE rowlock_idempotency_step",
+    )
+    .await;
+    let (reply, mut begun) = oneshot::channel();
+    let params = step(&guard, StepKind::Once { number: 1 });
+    house.send(BeginStep::task(&house.core.lanes, params, reply));
+    house.batch().await;
+    let error = begun.try_recv().expect("an answer").unwrap_err();
+    assert!(
+        error.to_string().contains("rowlock_idempotency_step"),
+        "{error}"
+    );
+}
+
+/// If one fails, what the others did is not in doubt.
+#[tokio::test]
+async fn each_step_begins_in_a_statement_of_its_own() {
+    let mut house = House::new().await;
+    let mut begun = Vec::new();
+    for name in ["one", "two"] {
+        let guard = house.guard(&key(name)).await;
+        let (reply, begins) = oneshot::channel();
+        let params = step(&guard, StepKind::Once { number: 1 });
+        house.send(BeginStep::task(&house.core.lanes, params, reply));
+        begun.push((guard, begins));
+    }
+    house.lane.take_in();
+    let batch = house.lane.pick();
+    assert_eq!(batch.len(), 2);
+    assert_eq!(house.lane.statements(batch).len(), 2);
 }
