@@ -36,6 +36,9 @@ struct Arguments {
     /// The time of a round trip, in milliseconds. It must be long beside the work of the server.
     #[arg(long, default_value_t = 10.0)]
     round_trip: f64,
+    /// Only what one client does: no hand-overs and no renewals.
+    #[arg(long)]
+    short: bool,
 }
 
 #[tokio::main]
@@ -48,7 +51,7 @@ async fn main() -> Result<(), Failure> {
         header.extend([format!("{engine}: sent"), "waited".into()]);
         let server = Server::start(*engine)?;
         let bench = Bench::open(&server, round_trip).await?;
-        let counts = bench.run(arguments.rounds).await?;
+        let counts = bench.run(arguments.rounds, arguments.short).await?;
         for (number, (operation, counts)) in counts.into_iter().enumerate() {
             if rows.len() <= number {
                 rows.push((operation, Vec::new()));

@@ -50,7 +50,6 @@ enum Group {
     InRetry,
     InOwn,
     Keys,
-    HandOvers,
 }
 
 impl Bench {
@@ -231,9 +230,12 @@ impl Bench {
         Ok(held.release().await?)
     }
 
-    /// Runs all operations so often.
-    pub(crate) async fn run(mut self, rounds: u32) -> Result<Vec<(&'static str, Counts)>, Failure> {
-        let other = Rowlock::connect(&self.url).await?;
+    /// Runs all operations so often; a short run has those of one client.
+    pub(crate) async fn run(
+        mut self,
+        rounds: u32,
+        is_short: bool,
+    ) -> Result<Vec<(&'static str, Counts)>, Failure> {
         // Each group by itself: a connection may forget a statement that it has not sent for some seconds.
         for group in [
             Group::Leases,
@@ -241,7 +243,6 @@ impl Bench {
             Group::InRetry,
             Group::InOwn,
             Group::Keys,
-            Group::HandOvers,
         ] {
             for round in 0..WARM_UP + rounds {
                 self.warm = round >= WARM_UP;
@@ -251,9 +252,16 @@ impl Bench {
                     Group::InRetry => self.in_retry(round).await,
                     Group::InOwn => self.in_own(round).await,
                     Group::Keys => self.keys(round).await,
-                    Group::HandOvers => self.hand_overs(&other).await,
                 }?;
             }
+        }
+        if is_short {
+            return Ok(self.counts);
+        }
+        let other = Rowlock::connect(&self.url).await?;
+        for round in 0..WARM_UP + rounds {
+            self.warm = round >= WARM_UP;
+            self.hand_overs(&other).await?;
         }
         other.shutdown(Duration::from_secs(5)).await;
         let client = Rowlock::builder().session_ttl(TTL);
