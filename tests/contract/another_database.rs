@@ -8,6 +8,7 @@ use rowlock::{
 };
 use rowlock_recipes::inbox::{Delivery, Inbox};
 use rowlock_test::{App, Db, on_app, on_every_engine};
+use tokio::sync::Notify;
 
 async fn run(idempotency: &Idempotency, app: &App, request: &str) -> Result<Begun<Outcome>, Error> {
     let request = Fingerprint::of(request);
@@ -86,6 +87,34 @@ on_every_engine! {
         is_refused(submit(&tenant.app, "a token that was never issued").await);
         let submitted = submit(&db.app, token.as_str()).await.unwrap();
         assert!(matches!(submitted, Submitted::Replay(_)), "{submitted:?}");
+        tenant.remove().await;
+    }
+
+    async fn a_click_that_waits_is_not_answered_for_another_tenant(db: &Db) {
+        let tenant = Db::new(db.engine).await;
+        drop(tenant.rowlock().await);
+        let tokens = db.rowlock().await.form_tokens();
+        let token = tokens.issue("scope").await.unwrap();
+        let (began, waits) = (Notify::new(), Notify::new());
+        let submit = async |app: &App| -> Result<Submitted, Error> {
+            let key = Scope("scope").key(token.as_str());
+            let form = Fingerprint::of("form");
+            on_app!(app, pool => {
+                tokens.submit(pool, key, form, |_| async {
+                    began.notify_one();
+                    waits.notified().await;
+                    Outcome::json(&"done")
+                }).await
+            })
+        };
+        let second = async {
+            began.notified().await;
+            waits.notify_one();
+            submit(&tenant.app).await
+        };
+        let (first, second) = tokio::join!(submit(&db.app), second);
+        assert!(matches!(first.unwrap(), Submitted::New(_)));
+        is_refused(second);
         tenant.remove().await;
     }
 }
