@@ -133,8 +133,12 @@ group() { # group NAME ARGUMENT…: runs a group of tests
   awk -v name="$name" -v took=$took '/^test result:/ { tests += $4 } END { printf "%-20s %7d %8.1f\n", name, tests, took / 10 }' "$log" >>"$table"
 }
 
-# These mostly wait: for servers that start, and for time to pass. Others use the processors meanwhile.
-starts() { group galera --test galera; group cluster --test cluster; group settings --test settings; group first_hour --test first_hour; }
+# These mostly wait: for servers that start, for a browser, and for time to pass. Others use the processors meanwhile.
+starts() {
+  group galera --test galera; group cluster --test cluster; group settings --test settings; group first_hour --test first_hour
+  group console --test console --test browser
+  group http --test http --test actix --test metrics --test stripe --test prometheus
+}
 fault() { group fault --test fault; }
 quick_ones() { group first_hour --test first_hour; group http --test http --test metrics; }
 beside() { # beside FUNCTION: runs groups in the background, in a process group of their own: the end of this script ends it
@@ -177,8 +181,6 @@ else
     group "contract, $engine" --test contract -- $engine::
   done
   group dialect --test dialect
-  group http --test http --test actix --test metrics --test stripe --test prometheus
-  group console --test console --test browser
   join
   # Faults have times in them. What runs beside them has none, and gives way.
   beside fault
@@ -186,7 +188,7 @@ else
   group cli --test cli --test servers
   group examples --test sale --test inbox --test shop --test layer --test program
   group macros --test refused
-  group benches --test race
+  group benches --test race --test round_trips
   group doc --exclude rowlock-macros --doc # its pages are tests of rowlock
   join
   group campaigns --test campaigns

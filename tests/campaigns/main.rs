@@ -1,6 +1,7 @@
 //! Campaigns: many processes at work for a time, some of which are killed and paused, and a judge of what they did.
 //!
-//! As many run at once as there are processors. Alone (`--test-threads=1`) they tell how soon a name is free again.
+//! On two processors three run at once, because they pause now and then. Alone (`--test-threads=1`) they tell how soon
+//! a name is free again.
 //! Single faults are in `tests/fault/`.
 //!
 //! - [`role`]: this binary, started again as one of the processes.
@@ -45,9 +46,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    arguments
-        .test_threads
-        .get_or_insert_with(|| std::thread::available_parallelism().map_or(1, usize::from));
+    arguments.test_threads.get_or_insert_with(|| {
+        std::thread::available_parallelism().map_or(1, |processors| usize::from(processors) * 3 / 2)
+    });
     let mut trials = the_judges();
     trials.extend(quorums());
     trials.extend(ENGINES.iter().flat_map(|engine| on(*engine)));
