@@ -31,7 +31,8 @@ pub(crate) async fn refusal(rowlock: &Rowlock, name: &Name) -> Result<Failure, E
     Ok(Failure::Other(message, USAGE))
 }
 
-/// Whether the holder's run of the job has ended. Then nobody works under the name, which stays taken for a while.
+/// Whether the holder's run of the job has ended. The name stays taken for a while after that, so that no other run
+/// begins.
 async fn has_ended(rowlock: &Rowlock, held: &LockInfo) -> Result<bool, Error> {
     let runs = rowlock.admin().runs_of(held.name.clone()).await?;
     let is_over = |state| matches!(state, RunState::Succeeded | RunState::Failed);

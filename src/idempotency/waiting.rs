@@ -181,7 +181,10 @@ mod tests {
             "it waits for the first"
         );
         one.stop_polling();
-        assert!(other.poller_for(&core, of).is_none(), "nobody looks for it");
+        assert!(
+            other.poller_for(&core, of).is_none(),
+            "it looks, as the first has stopped"
+        );
         assert!(one.poller_for(&core, of).is_some());
     }
 }

@@ -323,7 +323,7 @@ mod tests {
         let cohort = core.cohorts.of(key());
         let delegate = |_| pending::<()>();
         let Arrival::Asks(_asking) = cohort.arrive(delegate) else {
-            panic!("nobody asks yet");
+            panic!("the first task asks");
         };
         let now = Moment::now();
         // (However busy the machine is.)
