@@ -200,7 +200,8 @@ if [ $times = 1 ]; then
 fi
 if [ -e "$dir/red" ]; then
   echo; echo "== failures"
-  awk '/^failures:$/ { inside = 1 } /^test result:/ { inside = 0 } inside' "$dir"/*.log # what failed tests have said, once more
+  # What failed tests have said, once more, without the frames of their stacks.
+  awk '/^failures:$/ { inside = 1 } /^test result:/ { inside = 0 } inside && !/^ *[0-9]+: |^ +at |^stack backtrace:/' "$dir"/*.log
   die "red: $(paste -sd , "$dir/red")"
 fi
 echo "test.sh: all green"

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
 
-use super::grant_rule::{freed, is_free};
+use super::grant_rule::{freed, is_free, may_grant};
 use super::lock_row::{row_columns, row_ends};
 use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes, wait_text};
 use crate::model::{FaultKind, Name};
@@ -75,18 +75,6 @@ fn pin_text(params: &PinParams) -> String {
     )
 }
 
-/// The database's row, if it is in quarantine. It is locked: under REPEATABLE READ a read without a lock would fix the
-/// snapshot.
-macro_rules! quarantine {
-    () => {
-        concat!(
-            "FROM rowlock_database q WHERE q.quarantine_until > ",
-            now!(),
-            " LIMIT 1 LOCK IN SHARE MODE"
-        )
-    };
-}
-
 /// Whether the row, which is locked, is that of a lock without a live lease, whose name is not paused.
 macro_rules! is_unheld {
     () => {
@@ -98,20 +86,21 @@ const FREED: &str = freed!("");
 
 const IS_UNHELD: &str = is_unheld!();
 
-/// Whether the row, which is locked, may be granted.
+/// Whether the row, which is locked, may be granted. The database's row is locked: under REPEATABLE READ a read without
+/// a lock would fix the snapshot.
 const IS_FREE: &str = concat!(
     is_unheld!(),
-    " AND NOT EXISTS (SELECT 1 ",
-    quarantine!(),
-    ")"
+    " AND ",
+    may_grant!(now!(), " LOCK IN SHARE MODE")
 );
 
 /// The time that a quarantine lasts, in microseconds; no row: there is none.
 const QUARANTINE: &str = concat!(
     "SELECT TIMESTAMPDIFF(MICROSECOND, ",
     now!(),
-    ", q.quarantine_until) ",
-    quarantine!()
+    ", q.quarantine_until) FROM rowlock_database q WHERE q.quarantine_until > ",
+    now!(),
+    " LIMIT 1 LOCK IN SHARE MODE"
 );
 
 fn find_text(names: &str) -> String {

@@ -15,6 +15,8 @@ use crate::store::verbs::schema::SchemaStore;
 
 #[path = "exchange_tests.rs"]
 mod exchange;
+#[path = "grant_rule_tests.rs"]
+mod grants;
 #[path = "listener_tests.rs"]
 mod listeners;
 #[path = "permit_tests.rs"]
@@ -332,11 +334,13 @@ macro_rules! on_both {
     };
 }
 
+use grants::a_statement_that_is_cut_grants_nothing;
 use listeners::*;
 use permits::*;
 use stress::waiters_that_die_and_ask_twice_keep_the_queue_in_order;
 
 on_both! {
+    a_statement_that_is_cut_grants_nothing
     whoever_waits_is_woken
     a_listener_takes_the_place_of_the_one_before
     a_name_is_passed_on_to_who_does_not_listen
