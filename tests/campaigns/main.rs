@@ -10,6 +10,7 @@
 //! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of
 //!   linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
+//! - [`killed`]: the server cuts statements at any moment.
 //! - [`pace`]: when the next process is killed or paused.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`philosophers`]: processes that wait for each other in a circle.
@@ -23,6 +24,7 @@ mod campaign;
 mod effects;
 mod histories;
 mod history;
+mod killed;
 mod leader;
 mod modes;
 mod pace;
@@ -79,6 +81,7 @@ fn on(engine: Engine) -> Vec<Trial> {
     ];
     if Kind::of(engine).has_server {
         trials.push(trial("server_kill", engine, server_kill::run));
+        trials.push(trial("killed_statements", engine, killed::run));
     }
     trials
 }

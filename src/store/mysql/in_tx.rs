@@ -22,6 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlConnection, Row};
+use uuid::Uuid;
 
 use super::grant_rule::{freed, is_free, may_grant};
 use super::lock_row::{row_columns, row_ends};
@@ -35,7 +36,7 @@ use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::micros;
 
 /// MAX returns a row even for an empty table.
-pub(super) const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE";
+const DATABASE: &str = "SELECT MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE";
 
 const ROW: &str = concat!(
     "
@@ -86,8 +87,8 @@ const FREED: &str = freed!("");
 
 const IS_UNHELD: &str = is_unheld!();
 
-/// Whether the row, which is locked, may be granted. The database's row is locked: under REPEATABLE READ a read without
-/// a lock would fix the snapshot.
+/// Whether the row, which is locked, may be granted. The database's row is locked: under REPEATABLE READ a read
+/// without a lock would fix the snapshot.
 const IS_FREE: &str = concat!(
     is_unheld!(),
     " AND ",
@@ -144,7 +145,7 @@ fn grant_text(names: &str) -> String {
          SET fence = {},
              {FREED}
          WHERE name IN ({names}); \
-         SELECT (SELECT id FROM rowlock_database), fence
+         SELECT fence
          FROM rowlock_lock FORCE INDEX (PRIMARY) WHERE name IN ({names}) ORDER BY name {ALL}",
         fence_after_wait!()
     )
@@ -188,7 +189,7 @@ impl InTxStore for MySqlConnection {
             (Some(1), _) => PinOutcome::Expired,
             _ => PinOutcome::Gone,
         };
-        Ok(TxReply::of(row.try_get(2)?, found))
+        Ok(TxReply::of(database_of(self, &row, 2).await?, found))
     }
 
     async fn tx_take(&mut self, all: &[TxParams]) -> Result<TxReply<TxTaken>, Fault> {
@@ -218,7 +219,7 @@ impl InTxStore for MySqlConnection {
             return Ok(TxReply::of(database, found));
         }
         let rows = send(self, grant_text(&names)).await?.unwrap_or_default();
-        let fences: Result<Vec<i64>, sqlx::Error> = rows.iter().map(|row| row.try_get(1)).collect();
+        let fences: Result<Vec<i64>, sqlx::Error> = rows.iter().map(|row| row.try_get(0)).collect();
         let fences = fences?;
         // Both are in the order of the names. An unchanged fence means that the name was not granted.
         if fences.len() != found.len() || found.iter().zip(&fences).any(|(row, f)| *f <= row.fence)
@@ -271,7 +272,7 @@ async fn take_one(
         is_free: row.try_get::<i64, _>(1)? == 1,
         is_unheld: row.try_get::<i64, _>(4)? == 1,
     }];
-    let database = row.try_get(3)?;
+    let database = database_of(conn, row, 3).await?;
     let found = match refusal(conn, all, &found).await? {
         Some(refusal) => refusal,
         None if changed == 0 => TxTaken::Blocking,
@@ -338,9 +339,29 @@ async fn send(conn: &mut MySqlConnection, text: String) -> Result<Option<Vec<MyS
 async fn missed<T>(conn: &mut MySqlConnection, found: T) -> Result<TxReply<T>, Fault> {
     // With innodb_rollback_on_timeout MariaDB has rolled everything back: NOWAIT counts as a time-out there.
     let text = format!("SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; {DATABASE}");
+    Ok(TxReply::of(id_by(conn, text).await?, found))
+}
+
+/// The id of the database in which the transaction is; `None`: it sees none.
+pub(super) async fn database(conn: &mut MySqlConnection) -> Result<Option<Uuid>, Fault> {
+    id_by(conn, DATABASE.into()).await
+}
+
+async fn id_by(conn: &mut MySqlConnection, text: String) -> Result<Option<Uuid>, Fault> {
     let rows = rows(conn, text).await?;
-    let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-    Ok(TxReply::of(database, found))
+    Ok(rows.first().map_or(Ok(None), |row| row.try_get(0))?)
+}
+
+/// [`database`], from a column with a subquery. One that the server cut is empty, without an error.
+async fn database_of(
+    conn: &mut MySqlConnection,
+    row: &MySqlRow,
+    column: usize,
+) -> Result<Option<Uuid>, Fault> {
+    match row.try_get(column)? {
+        None => database(conn).await,
+        found => Ok(found),
+    }
 }
 
 fn list<'a>(names: impl Iterator<Item = &'a Name>) -> String {

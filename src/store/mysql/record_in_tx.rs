@@ -10,7 +10,7 @@
 use async_trait::async_trait;
 use sqlx::{MySqlConnection, Row};
 
-use super::in_tx::DATABASE;
+use super::in_tx::database;
 use super::statement::{NOW, hex, rows, rows_and_changes, text};
 use crate::model::{FaultKind, Outcome};
 use crate::store::verbs::fault::Fault;
@@ -149,9 +149,7 @@ impl RecordInTxStore for MySqlConnection {
             }
         }
         // The record could not be claimed, or this is another database.
-        let rows = rows(self, DATABASE.into()).await?;
-        let database = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
-        Ok(TxReply::of(database, ClaimOutcome::Missed))
+        Ok(TxReply::of(database(self).await?, ClaimOutcome::Missed))
     }
 
     async fn tx_keep(
