@@ -10,7 +10,7 @@
 //! - [`histories`]: leases and permits of processes that are killed and paused, judged by a checker of
 //!   linearizability.
 //! - [`server_kill`]: the database server is killed with SIGKILL in the middle of the traffic.
-//! - [`killed`]: the server cuts statements at any moment.
+//! - [`killed`]: the server cuts statements, or ends sessions, at any moment.
 //! - [`pace`]: when the next process is killed or paused.
 //! - [`modes`]: 200 tasks in 4 processes, each in a mode of its own choice.
 //! - [`philosophers`]: processes that wait for each other in a circle.
@@ -38,6 +38,7 @@ mod worker;
 use std::process::ExitCode;
 
 use histories::{Flaw, Variant};
+use killed::Killed;
 use libtest_mimic::{Arguments, Trial};
 use rowlock::Engine;
 use rowlock_test::{ENGINES, Kind, lone_trial, trial};
@@ -81,7 +82,12 @@ fn on(engine: Engine) -> Vec<Trial> {
     ];
     if Kind::of(engine).has_server {
         trials.push(trial("server_kill", engine, server_kill::run));
-        trials.push(trial("killed_statements", engine, killed::run));
+        for (name, what) in [
+            ("killed_statements", Killed::Statements),
+            ("killed_sessions", Killed::Sessions),
+        ] {
+            trials.push(trial(name, engine, move |engine| killed::run(engine, what)));
+        }
     }
     trials
 }
