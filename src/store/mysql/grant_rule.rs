@@ -68,8 +68,8 @@ pub(super) use freed;
 /// Whether the database is in no quarantine.
 ///
 /// A subquery that KILL QUERY or a time limit of the server cuts is empty, and the statement goes on without an error
-/// if nothing after it reads a row (seen on MariaDB 10.11, and on MySQL 9.7). NOT EXISTS would be true then. A count
-/// is NULL.
+/// if nothing after it reads a row (seen on MariaDB 10.11, and on MySQL 9.7). NOT EXISTS would be true then. The count
+/// is NULL then, which counts as a quarantine.
 macro_rules! may_grant {
     () => {
         may_grant!("SYSDATE(6)", "")

@@ -352,7 +352,7 @@ async fn id_by(conn: &mut MySqlConnection, text: String) -> Result<Option<Uuid>,
     Ok(rows.first().map_or(Ok(None), |row| row.try_get(0))?)
 }
 
-/// [`database`], from a column with a subquery. One that the server cut is empty, without an error.
+/// [`database`], from a column with a subquery. A subquery that the server cut is empty, without an error.
 async fn database_of(
     conn: &mut MySqlConnection,
     row: &MySqlRow,

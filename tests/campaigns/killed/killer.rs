@@ -76,8 +76,7 @@ impl Killed {
 /// MySQL and MariaDB say nothing more when KILL QUERY comes between two statements of a text: its client waits. As an
 /// operator would, this ends sessions that have done nothing for a second or two.
 pub(super) async fn end_the_silent(db: &Db) {
-    let app = App::connect(&db.url, 1).await;
-    let App::MySql(pool) = &app else {
+    let App::MySql(pool) = &db.app else {
         return std::future::pending().await;
     };
     let silent = running(db.engine, "Sleep") + " AND time >= 1";
@@ -90,7 +89,8 @@ pub(super) async fn end_the_silent(db: &Db) {
     }
 }
 
+/// The ids of these sessions; none, when this one was killed itself.
 async fn ids(pool: &MySqlPool, sessions: &str) -> Vec<i64> {
     let ids = sqlx::query_scalar(AssertSqlSafe(sessions.to_owned()));
-    ids.fetch_all(pool).await.unwrap()
+    ids.fetch_all(pool).await.unwrap_or_default()
 }

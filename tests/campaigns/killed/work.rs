@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::Rng;
+use rowlock::extend::raise_fence;
 use rowlock::{Begun, Error, Outcome, Retry, Rowlock, Scope, TransactionError};
 use rowlock_test::{App, on_app, request};
 use sqlx::AssertSqlSafe;
@@ -39,9 +40,16 @@ macro_rules! count {
 async fn in_a_lease(client: &Rowlock, app: &App, seen: &Seen) -> Result<(), Error> {
     let at = rand::rng().random_range(0..NAMES);
     let name = format!("counter {at}");
-    let held = client.lock(name).ttl(TTL).wait(WAIT).acquire().await?;
+    let lock = client.lock(name).wait(WAIT);
+    let lock = if rand::rng().random_bool(0.5) {
+        lock.in_session()
+    } else {
+        lock.ttl(TTL)
+    };
+    let held = lock.acquire().await?;
     seen.locks[at].enter(1);
     let guard = &held;
+    let raised = raise_fence(guard, guard.fence() + 1).await;
     let done: Result<(), Error> = on_app!(app, pool => {
         POLICY.run(pool, |mut tx| async move {
             count!(tx, at);
@@ -50,6 +58,7 @@ async fn in_a_lease(client: &Rowlock, app: &App, seen: &Seen) -> Result<(), Erro
     });
     seen.locks[at].leave(1);
     seen.counted(at, done)?;
+    raised?;
     held.release().await
 }
 
@@ -140,9 +149,10 @@ pub(super) async fn work(client: Rowlock, app: App, seen: Arc<Seen>) {
             Ok(()) => _ = seen.done.fetch_add(1, Ordering::Relaxed),
             Err(Error::WaitTimeout { .. }) => {}
             Err(error) => {
+                // No lease of a holder that lives ends so soon.
                 let wrong = matches!(
                     error,
-                    Error::Transaction(TransactionError::WrongDatabase { .. })
+                    Error::Lost { .. } | Error::Transaction(TransactionError::WrongDatabase { .. })
                 );
                 assert!(!wrong, "{error}");
                 seen.failed.fetch_add(1, Ordering::Relaxed);
