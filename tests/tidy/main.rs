@@ -4,6 +4,7 @@
 mod api;
 mod imports;
 mod names;
+mod sql;
 mod suite;
 mod words;
 
@@ -144,23 +145,6 @@ fn every_import_points_down() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
-}
-
-#[test]
-fn sql_stands_only_in_the_store() {
-    let words = [
-        "\"SELECT ",
-        "\"INSERT ",
-        "\"UPDATE ",
-        "\"DELETE ",
-        "\"WITH ",
-        "\"CREATE ",
-        "\"BEGIN",
-    ];
-    assert_eq!(
-        outside(&PUBLISHED, &["src/store"], &words),
-        Vec::<String>::new()
-    );
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn tx_consume_text(params: &TokenParams) -> String {
     let (scope, token) = (hex(&params.scope), hex(params.digest.as_bytes()));
     format!(
         "SAVEPOINT rowlock_here; RELEASE SAVEPOINT rowlock_here; \
-         DELETE FROM rowlock_form_token
+         DELETE t FROM rowlock_form_token t
          WHERE scope = {scope} AND token = {token}
            AND expires_at > {NOW}; \
          SELECT ROW_COUNT(), MAX(id) FROM rowlock_database LIMIT 1 LOCK IN SHARE MODE"

@@ -101,7 +101,7 @@ WHERE name = ? AND grant_id IS NULL AND expires_at IS NULL AND waiters = 0 AND u
   AND (paused_until IS NULL OR paused_until <= SYSDATE(6))
 FOR UPDATE SKIP LOCKED";
 
-const FORGET: &str = "DELETE FROM rowlock_lock WHERE name = ?";
+const FORGET: &str = "DELETE l FROM rowlock_lock l WHERE l.name = ?";
 
 #[async_trait]
 impl LockRowStore for MySqlConnection {

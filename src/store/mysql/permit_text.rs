@@ -60,7 +60,7 @@ const OWN: &str = concat!(
 
 const JOIN: &str = concat!(
     "\
-DELETE FROM rowlock_lock WHERE name = {permit} AND @rl_go AND NOT @rl_live;
+DELETE l FROM rowlock_lock l FORCE INDEX (PRIMARY) WHERE l.name = {permit} AND @rl_go AND NOT @rl_live;
 SELECT MAX(position) INTO @rl_had
   FROM rowlock_waiter WHERE @rl_waiters > 0 AND name = {name} AND grant_id = {grant};
 SET @rl_used = IF(@rl_live, @rl_used, GREATEST(@rl_used - COALESCE(@rl_weight, 0), 0)),
@@ -105,7 +105,7 @@ SET @rl_looked = FALSE;
 
 /// The permit of the ask ends.
 const END: &str = "\
-DELETE FROM rowlock_lock WHERE name = {permit} AND @rl_go;
+DELETE l FROM rowlock_lock l FORCE INDEX (PRIMARY) WHERE l.name = {permit} AND @rl_go;
 SET @rl_used = GREATEST(@rl_used - COALESCE(@rl_weight, 0), 0);
 ";
 
@@ -116,7 +116,8 @@ SELECT MAX(position) INTO @rl_left FROM rowlock_waiter WHERE @rl_go AND name = {
 
 /// Removes the waiter of the ask.
 const LEAVE: &str = "\
-DELETE FROM rowlock_waiter WHERE @rl_go AND name = {name} AND position = {left} AND grant_id = {grant};
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+  WHERE @rl_go AND w.name = {name} AND w.position = {left} AND w.grant_id = {grant};
 SET @rl_waiters = GREATEST(@rl_waiters - ROW_COUNT(), 0);
 ";
 
@@ -210,9 +211,10 @@ SELECT UNHEX(a.grant_id), ",
     " WHERE a.position <= @rl_last ORDER BY a.position;
 SELECT COALESCE(MAX(position), @rl_last) INTO @rl_end FROM rowlock_waiter
   WHERE @rl_go AND @rl_may AND @rl_waiters > 0 AND @rl_seen = 0 AND name = {name};
-DELETE FROM rowlock_waiter WHERE name = {name} AND position > @rl_passed AND position < @rl_end;
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+  WHERE w.name = {name} AND w.position > @rl_passed AND w.position < @rl_end;
 SET @rl_gone = ROW_COUNT();
-DELETE FROM rowlock_waiter WHERE name = {name} AND position = @rl_end;
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY) WHERE w.name = {name} AND w.position = @rl_end;
 UPDATE rowlock_lock
   SET waiters = IF(@rl_seen = 0, IF(@rl_may, 0, @rl_waiters), GREATEST(@rl_waiters - @rl_gone - ROW_COUNT(), 0)),
       passed = COALESCE(@rl_end, passed), used = @rl_used + @rl_sum,

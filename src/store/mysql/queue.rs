@@ -90,7 +90,7 @@ UPDATE rowlock_lock
 const FORGET: &str = concat!(
     wait!(),
     " MAX(next_position) INTO @rl_position FROM rowlock_lock WHERE name = {name} FOR UPDATE;
-DELETE FROM rowlock_waiter WHERE name = {name} AND position >= @rl_position"
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY) WHERE w.name = {name} AND w.position >= @rl_position"
 );
 
 /// A grant in its window has an expiry of `acquired_at` and the window. Otherwise this is a second sending, and the
@@ -136,7 +136,8 @@ SELECT MAX(position) INTO @rl_left FROM rowlock_waiter WHERE name = {name} AND g
 
 /// Removes the waiter of the ask.
 const LEAVE: &str = "\
-DELETE FROM rowlock_waiter WHERE name = {name} AND position = {left} AND grant_id = {grant};
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+  WHERE w.name = {name} AND w.position = {left} AND w.grant_id = {grant};
 SET @rl_gone = ROW_COUNT();
 SET @rl_waiters = GREATEST(@rl_waiters - @rl_gone, 0);
 UPDATE rowlock_lock SET waiters = @rl_waiters WHERE name = {name} AND @rl_gone > 0;
@@ -155,11 +156,11 @@ SELECT w.position, w.grant_id, w.holder, s.expires_at, w.session_id
   WHERE @rl_due AND @rl_may AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
     AND s.expires_at > SYSDATE(6)
   ORDER BY w.position LIMIT 1;
-DELETE FROM rowlock_waiter
-  WHERE @rl_due AND @rl_may AND @rl_waiters > 0 AND name = {name} AND position > @rl_passed
-    AND position < COALESCE(@rl_position, 9223372036854775807);
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY)
+  WHERE @rl_due AND @rl_may AND @rl_waiters > 0 AND w.name = {name} AND w.position > @rl_passed
+    AND w.position < COALESCE(@rl_position, 9223372036854775807);
 SET @rl_gone = ROW_COUNT();
-DELETE FROM rowlock_waiter WHERE name = {name} AND position = @rl_position;
+DELETE w FROM rowlock_waiter w FORCE INDEX (PRIMARY) WHERE w.name = {name} AND w.position = @rl_position;
 UPDATE rowlock_lock
   SET waiters = IF(@rl_position IS NULL, IF(@rl_may, 0, waiters), GREATEST(waiters - @rl_gone - ROW_COUNT(), 0)),
       fence = IF(@rl_position IS NULL, fence,

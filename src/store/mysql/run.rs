@@ -33,7 +33,7 @@ const LAST_FENCE: &str = "SELECT MAX(fence) FROM rowlock_run WHERE name = ?";
 const OLD: &str =
     "SELECT fence FROM rowlock_run WHERE name = ? ORDER BY fence DESC LIMIT 1 OFFSET ?";
 
-const FORGET: &str = "DELETE FROM rowlock_run WHERE name = ? AND fence <= ?";
+const FORGET: &str = "DELETE r FROM rowlock_run r WHERE r.name = ? AND r.fence <= ?";
 
 const IS_THERE: &str = "SELECT 1 FROM rowlock_run WHERE name = ? AND grant_id = ? AND fence = ?";
 

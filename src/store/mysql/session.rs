@@ -105,7 +105,7 @@ SET ",
 /// A plain read: a DELETE with a subquery would wait for locked rows.
 const HAS_LOCKS: &str = "SELECT name FROM rowlock_lock WHERE session_id = ? LIMIT 1";
 
-const REMOVE: &str = "DELETE FROM rowlock_session WHERE id = ? AND expires_at IS NULL";
+const REMOVE: &str = "DELETE s FROM rowlock_session s WHERE s.id = ? AND s.expires_at IS NULL";
 
 const LIST: &str = "
 SELECT s.id, s.holder,

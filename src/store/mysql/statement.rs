@@ -7,6 +7,13 @@
 //! write is committed by itself, and the COMMIT succeeds. (Seen by counting through three nodes of MariaDB 10.11, in
 //! 54 of 1,225 texts that succeeded.) Between two requests it answers the next one with a deadlock. So on a cluster
 //! each statement of a transaction is a request of its own.
+//!
+//! # Statements that the server cuts
+//!
+//! KILL QUERY and limits of time end a statement with an error, with two exceptions. A subquery in an expression may
+//! be empty instead (`grant_rule.rs`). And on MariaDB, `DELETE FROM t …` may delete nothing and succeed (one of 50 on
+//! 10.11); `DELETE t FROM t …`, which is a statement for several tables, fails. So each DELETE here is of that form,
+//! except that of old runs, which comes again.
 
 use std::future::poll_fn;
 use std::ops::Range;
