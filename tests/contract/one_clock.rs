@@ -44,7 +44,7 @@ on_every_engine! {
 
     async fn a_lease_that_ran_out_is_not_revived(db: &Db) {
         let rowlock = db.rowlock().await;
-        let held = take(&rowlock, "a", Duration::from_secs(2)).await;
+        let held = take(&rowlock, "a", Duration::from_secs(6)).await;
         db.execute(&format!("UPDATE rowlock_lock SET expires_at = {}", minutes_ago(db))).await;
         // Nobody has taken it; and still, somebody could have.
         assert_eq!(held.lost().await, rowlock::Loss::TakenOver);
