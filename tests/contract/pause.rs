@@ -218,7 +218,7 @@ on_every_engine! {
 
     async fn who_holds_it_keeps_it(db: &Db) {
         let (one, two, ops) = (db.rowlock().await, db.rowlock().await, operator(db).await);
-        let ttl = Duration::from_secs(3);
+        let ttl = Duration::from_secs(6);
         let held = take(&one, "lock", ttl).await;
         let session = one.lock("session").in_session().acquire().await.unwrap();
         let permit = one.semaphore("permit", 1).ttl(ttl).acquire().await.unwrap();
@@ -280,7 +280,7 @@ on_every_engine! {
 
     async fn who_waits_is_granted_nothing_when_the_holder_dies(db: &Db) {
         let (one, two, ops) = (db.rowlock().await, db.rowlock().await, operator(db).await);
-        std::mem::forget(take(&one, "lease", Duration::from_secs(1)).await);
+        std::mem::forget(take(&one, "lease", Duration::from_secs(30)).await);
         std::mem::forget(one.lock("session").in_session().acquire().await.unwrap());
         let waiting = [join(&two, "lease", "w").await, join(&two, "session", "w").await];
         for name in ["lease", "session"] {

@@ -50,6 +50,16 @@ impl Queue {
         }
     }
 
+    /// Stops the process at the head. On SQLite not in a write, which would keep everybody else from writing.
+    async fn stop_the_head(&self) {
+        let write = "UPDATE rowlock_database SET id = id";
+        self.head.stop();
+        while self.db.one_writer() && self.db.try_execute(write).await.is_err() {
+            self.head.signal(Signal::SIGCONT);
+            self.head.stop();
+        }
+    }
+
     /// Releases the name, and returns how long the waiters of the second process needed for their turns.
     async fn release(&self) -> Duration {
         let released = Instant::now();
@@ -79,7 +89,7 @@ impl Queue {
 
 pub(crate) async fn stopped(engine: Engine) {
     let mut queue = Queue::new(engine, LONG, 1).await;
-    queue.head.signal(Signal::SIGSTOP);
+    queue.stop_the_head().await;
     let delay = queue.release().await;
     println!(
         "queue {engine}: a stopped process at the head cost {} ms",
