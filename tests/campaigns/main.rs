@@ -38,7 +38,7 @@ mod worker;
 use std::process::ExitCode;
 
 use histories::{Flaw, Variant};
-use killed::Killed;
+use killed::Victim;
 use libtest_mimic::{Arguments, Trial};
 use rowlock::Engine;
 use rowlock_test::{ENGINES, Kind, lone_trial, trial};
@@ -83,8 +83,8 @@ fn on(engine: Engine) -> Vec<Trial> {
     if Kind::of(engine).has_server {
         trials.push(trial("server_kill", engine, server_kill::run));
         for (name, what) in [
-            ("killed_statements", Killed::Statements),
-            ("killed_sessions", Killed::Sessions),
+            ("killed_statements", Victim::Statements),
+            ("killed_sessions", Victim::Sessions),
         ] {
             trials.push(trial(name, engine, move |engine| killed::run(engine, what)));
         }

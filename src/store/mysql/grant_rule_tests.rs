@@ -67,8 +67,7 @@ pub(super) async fn a_statement_that_is_cut_grants_nothing(place: &Database) {
     let held = client.hold("a").await;
     client.release(held.params.grant_id, "a", held.fence).await;
     client.conn.quarantine_begin(TTL * 100, TTL).await.unwrap();
-    let is_mariadb = "SELECT VERSION() LIKE '%MariaDB%'";
-    let is_mariadb = Database::numbers(&mut client.conn, is_mariadb).await == [1];
+    let is_mariadb = Database::is_mariadb(&mut client.conn).await;
     let asked = Arc::new(Asked::default());
     let mut tasks = JoinSet::new();
     tasks.spawn(hold(place.clone(), Arc::clone(&asked)));

@@ -12,30 +12,20 @@ use crate::store::verbs::fault::Fault;
 use crate::store::verbs::hold::{HoldOutcome, HoldStore, RaiseParams, RunOutParams};
 use crate::store::verbs::time::to_micros;
 
-/// The row `f` has a live grant of the ask.
-macro_rules! is_live {
-    () => {
-        "f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6)
-      AND (f.session_id IS NULL
-           OR EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = f.session_id AND s.expires_at > SYSDATE(6)))"
-    };
-}
-
-/// As in `lease.rs`, a derived table skips a locked row.
+/// Changes the row of a live grant of the ask. As in `lease.rs`, a derived table skips a locked row.
 macro_rules! mine {
     () => {
-        concat!(
-            "
+        "
 UPDATE (
-    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY) WHERE ",
-            is_live!(),
-            "
+    SELECT f.name FROM rowlock_lock f FORCE INDEX (PRIMARY)
+    WHERE f.name = ? AND f.grant_id = ? AND f.expires_at > SYSDATE(6)
+      AND (f.session_id IS NULL
+           OR EXISTS (SELECT 1 FROM rowlock_session s WHERE s.id = f.session_id AND s.expires_at > SYSDATE(6)))
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 ) t
 STRAIGHT_JOIN rowlock_lock l FORCE INDEX (PRIMARY) ON l.name = t.name
 SET "
-        )
     };
 }
 

@@ -16,8 +16,7 @@ async fn listener_of(place: &Database, session: Uuid) -> Box<dyn Listener> {
 /// once would keep, with all sleeps of the server, for two seconds.
 async fn sleeps(place: &Database, session: Uuid) {
     let mut conn = place.connect().await;
-    let is_mariadb = "SELECT VERSION() LIKE '%MariaDB%'";
-    let [schema, state] = if Database::numbers(&mut conn, is_mariadb).await == [1] {
+    let [schema, state] = if Database::is_mariadb(&mut conn).await {
         ["information_schema", "Waiting in MASTER_GTID_WAIT%"]
     } else {
         ["performance_schema", "User sleep"]

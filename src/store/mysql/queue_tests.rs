@@ -43,6 +43,10 @@ impl Database {
         conn.check_tables().await.unwrap();
         database
     }
+
+    async fn is_mariadb(conn: &mut MySqlConnection) -> bool {
+        Self::numbers(conn, "SELECT VERSION() LIKE '%MariaDB%'").await == [1]
+    }
 }
 
 impl Place for Database {

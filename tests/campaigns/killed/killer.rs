@@ -25,12 +25,12 @@ fn running(engine: Engine, command: &str) -> String {
 
 /// What the server kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Killed {
+pub(crate) enum Victim {
     Statements,
     Sessions,
 }
 
-impl Killed {
+impl Victim {
     /// Kills some, and returns how many. `running`: see [`running`].
     async fn kill(self, app: &App, running: &str) -> i64 {
         let App::MySql(pool) = app else {

@@ -18,7 +18,7 @@ use rowlock::{Engine, Error, Rowlock};
 use rowlock_test::{App, Db, eventually};
 use tokio::task::JoinSet;
 
-pub(crate) use self::killer::Killed;
+pub(crate) use self::killer::Victim;
 use self::killer::end_the_silent;
 use self::work::work;
 use crate::campaign::seconds;
@@ -36,9 +36,9 @@ const PERMITS: u32 = 2;
 const ALL: i64 = 1_000;
 
 /// How much of something is held, by those who were told so.
-struct Room(AtomicI64, i64);
+struct Usage(AtomicI64, i64);
 
-impl Room {
+impl Usage {
     const fn new(capacity: i64) -> Self {
         Self(AtomicI64::new(0), capacity)
     }
@@ -56,9 +56,9 @@ impl Room {
 struct Seen {
     began: Instant,
     stop: AtomicBool,
-    locks: [Room; NAMES],
-    read_write: Room,
-    permits: Room,
+    locks: [Usage; NAMES],
+    read_write: Usage,
+    permits: Usage,
     /// How often each counter was counted on, for certain and at most.
     counted: [(AtomicI64, AtomicI64); NAMES],
     /// The attempts that are under way, and the outcomes of the keys.
@@ -72,9 +72,9 @@ impl Seen {
         Self {
             began: Instant::now(),
             stop: AtomicBool::new(false),
-            locks: [const { Room::new(1) }; NAMES],
-            read_write: Room::new(ALL),
-            permits: Room::new(i64::from(PERMITS)),
+            locks: [const { Usage::new(1) }; NAMES],
+            read_write: Usage::new(ALL),
+            permits: Usage::new(i64::from(PERMITS)),
             counted: [const { (AtomicI64::new(0), AtomicI64::new(0)) }; NAMES],
             keys: Mutex::default(),
             done: AtomicU64::new(0),
@@ -115,7 +115,7 @@ impl Seen {
     }
 }
 
-pub(crate) async fn run(engine: Engine, killed: Killed) {
+pub(crate) async fn run(engine: Engine, victim: Victim) {
     let db = Db::new(engine).await;
     db.execute("CREATE TABLE counter (id BIGINT NOT NULL PRIMARY KEY, n BIGINT NOT NULL)")
         .await;
@@ -147,7 +147,7 @@ pub(crate) async fn run(engine: Engine, killed: Killed) {
         seen.stop.store(true, Ordering::Relaxed);
     };
     let all = async {
-        let (count, ()) = tokio::join!(killed.all(&db, &seen), end);
+        let (count, ()) = tokio::join!(victim.all(&db, &seen), end);
         tasks.join_all().await;
         count
     };
@@ -163,7 +163,7 @@ pub(crate) async fn run(engine: Engine, killed: Killed) {
     assert!(count > 0, "nothing was killed");
     judge(&db, &seen).await;
     println!(
-        "killed {engine}: {} s, {count} {killed:?}, {:?} done, {:?} failed",
+        "killed {engine}: {} s, {count} {victim:?}, {:?} done, {:?} failed",
         seconds(),
         seen.done,
         seen.failed
