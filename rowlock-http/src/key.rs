@@ -18,6 +18,12 @@ const NOT_A_KEY: &str = "Send the key in double quotes (RFC 8941, section 3.3.3)
 /// What programs send whose variable has no value. As keys they would make all such requests of a user one request.
 const NO_VALUES: [&str; 5] = ["undefined", "null", "nil", "None", "NaN"];
 
+pub(crate) const NO_VALUE: &str = "The key is the text of a missing value (undefined, null, …). Set the key in your program: a fresh one for each new request.";
+
+pub(crate) fn is_no_value(key: &str) -> bool {
+    NO_VALUES.contains(&key)
+}
+
 /// The key of a request, if it has one. The error says what is wrong with the header field, and what to send.
 pub(crate) fn of(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(IDEMPOTENCY_KEY).iter();
@@ -30,9 +36,7 @@ pub(crate) fn of(headers: &HeaderMap, strict: bool) -> Result<Option<String>, &'
     }
     match parse(line.as_bytes(), strict) {
         Some(key) if key.is_empty() => Err("The key is empty. Send at least one character."),
-        Some(key) if !strict && NO_VALUES.contains(&&*key) => Err(
-            "The key is the text of a missing value (undefined, null, …). Set the key in your program: a fresh one for each new request.",
-        ),
+        Some(key) if !strict && is_no_value(&key) => Err(NO_VALUE),
         Some(key) => Ok(Some(key)),
         None if strict => Err(NOT_A_STRING),
         None => Err(NOT_A_KEY),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use serde_json::Value;
 
-use crate::fingerprint::json::Choice;
+use crate::fingerprint::json::{Choice, parse};
 
 /// A request whose whole body has arrived, for [`key_from`](crate::IdempotencyLayer::key_from) and
 /// [`fingerprint`](crate::IdempotencyLayer::fingerprint). Cloning is cheap.
@@ -96,8 +96,7 @@ where
 
 /// The text or the whole number that `at` selects in a JSON body. `None`: the body has none.
 pub(crate) fn text_at(json: &[u8], at: &Choice) -> Result<Option<String>, String> {
-    let body: Value =
-        serde_json::from_slice(json).map_err(|error| format!("The body is not JSON: {error}."))?;
+    let body = parse(json).map_err(|error| format!("The body is not JSON: {error}."))?;
     let chosen = at.select(json, &body).ok_or(
         "The key is ambiguous: an object in the body has the same field twice. Or the body is nested too deeply.",
     )?;

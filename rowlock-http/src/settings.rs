@@ -301,6 +301,9 @@ impl Settings {
         if key.as_deref() == Some("") {
             return Err(Problem::BadKey("The key is empty.".into()));
         }
+        if key.as_deref().is_some_and(key::is_no_value) {
+            return Err(Problem::BadKey(key::NO_VALUE.into()));
+        }
         self.check_key(key)
     }
 

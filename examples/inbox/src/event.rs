@@ -45,8 +45,9 @@ impl<'a> Event<'a> {
 
         let Sent { id, data } = serde_json::from_slice(body)?;
         // PostgreSQL stores no such text, so that each delivery would fail.
-        if data.account.contains('\0') {
-            return Err(serde_json::Error::custom("an account has no NUL character").into());
+        if [&id, &data.account].iter().any(|text| text.contains('\0')) {
+            let reason = "an id and an account have no NUL character";
+            return Err(serde_json::Error::custom(reason).into());
         }
         Ok(Self {
             id,
@@ -78,9 +79,14 @@ mod tests {
     }
 
     #[test]
-    fn an_account_that_the_database_cannot_store_is_no_event() {
-        let refused = Event::of(br#"{"id":"1","data":{"account":"a\u0000","cents":5}}"#);
-        let says = refused.unwrap_err().to_string();
-        assert_eq!(says, "this is no event: an account has no NUL character");
+    fn what_the_database_cannot_store_is_no_event() {
+        for (id, account) in [("1", "a\\u0000"), ("1\\u0000", "a")] {
+            let event = format!(r#"{{"id":"{id}","data":{{"account":"{account}","cents":5}}}}"#);
+            let says = Event::of(event.as_bytes()).unwrap_err().to_string();
+            assert_eq!(
+                says,
+                "this is no event: an id and an account have no NUL character"
+            );
+        }
     }
 }

@@ -58,7 +58,8 @@
 //!
 //! actix-web's extractors have limits of their own (`String` and `Bytes`: 256 KiB): set `web::PayloadConfig` to the
 //! layer's [`max_body`](crate::IdempotencyLayer::max_body). Otherwise a larger body gets actix-web's 413, which frees
-//! the key. A wrong Content-Type does, too, though the extractor `Json` refuses it with 400. (If an
+//! the key. A wrong Content-Type does, too, though the extractor `Json` refuses it with 400. So a handler must not
+//! return such an error (`JsonPayloadError::ContentType`, `ContentTypeError`) after it has done something. (If an
 //! [`error_handler`](actix_web::web::JsonConfig::error_handler) of yours makes a response of that error, let it say
 //! 415: the layer keeps a 400 then.)
 //!

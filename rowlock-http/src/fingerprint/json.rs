@@ -12,7 +12,7 @@ use serde_with::de::DeserializeAsWrap;
 use serde_with::{MapPreventDuplicates, Same};
 
 use super::path::{Path, Size, inside};
-use super::unambiguous::Unambiguous;
+use super::unambiguous::{Checked, Unambiguous};
 
 /// The parts of a JSON body that count. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ impl Choice {
     /// The JSON that counts. `None`: all bytes count, because the paths select nothing, or the body cannot be [taken
     /// apart](Self::select).
     pub(crate) fn chosen(&self, json: &[u8]) -> Option<String> {
-        let value = parse(json)?;
+        let value = parse(json).ok()?;
         let chosen = self.select(json, &value)?;
         // A path that is wrong would make all requests one.
         let counts = self.which == Which::Except || !chosen.values.is_empty();
@@ -180,9 +180,10 @@ impl fmt::Display for Choice {
     }
 }
 
-/// `None`: this is not JSON, or is nested more than 128 levels deep.
-pub(crate) fn parse(json: &[u8]) -> Option<Value> {
-    serde_json::from_slice(json).ok()
+/// The error: this is not JSON, or is nested more than 128 levels deep, also in what `serde_json` would parse anew.
+pub(crate) fn parse(json: &[u8]) -> Result<Value, serde_json::Error> {
+    serde_json::from_slice::<Checked<false>>(json)?;
+    serde_json::from_slice(json)
 }
 
 impl Selected {
@@ -289,6 +290,26 @@ mod tests {
         let nested = |depth| format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
         assert!(only(&["$.a"], &nested(100)).is_some());
         assert_eq!(only(&["$.a"], &nested(100_000)), None);
+    }
+
+    /// `serde_json` parses the text in a field of this name anew, with another 128 levels: the stack would end.
+    #[test]
+    fn text_that_would_be_parsed_anew_is_not_taken_apart() {
+        let mut body = String::from("1");
+        for _ in 0..300 {
+            let text = body.replace('\\', "\\u005c").replace('"', "\\u0022");
+            let (opens, closes) = ("[".repeat(125), "]".repeat(125));
+            body = format!(r#"{opens}{{"$serde_json::private::RawValue":"{text}"}}{closes}"#);
+            if body.len() > 1 << 20 {
+                break;
+            }
+        }
+        let escaped = r#"{"a":{"\u0024serde_json::private::RawValue":"[1]"}}"#;
+        for body in [&format!(r#"{{"a":{body}}}"#), escaped] {
+            assert_eq!(only(&["$.a"], body), None);
+            assert_eq!(except(&["$.b"], body), None);
+            assert!(parse(body.as_bytes()).is_err());
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
 use axum::{Router, routing::any};
 use rowlock_http::IdempotencyLayer;
-use rowlock_test::eventually;
+use rowlock_test::{eventually, patience};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -20,8 +20,6 @@ use crate::shop::{Shop, handle};
 
 const ROUNDS: usize = 1_000;
 const ROUNDS_OF_A_SHAPE: usize = 25;
-/// For what does not come at all to show.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn connected(server: &Server, key: &str, act: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -69,7 +67,7 @@ enum Goes {
 /// One that is slow on a busy machine, and never too slow for an answer.
 async fn server(hyper: Hyper) -> Server {
     let routes = |layer, _| Router::new().route("/{*rest}", any(handle)).layer(layer);
-    let timeout = PATIENCE;
+    let timeout = patience();
     Server::routed(
         |records| records,
         |layer| layer,
@@ -169,7 +167,7 @@ async fn all_done(server: &Server, expected: i64) -> i64 {
             tokio::task::yield_now().await;
         }
     };
-    let _ = tokio::time::timeout(PATIENCE, all).await;
+    let _ = tokio::time::timeout(patience(), all).await;
     done().await
 }
 

@@ -23,6 +23,7 @@ over_a_socket! {
             ("", "bad-key", "not JSON"),
             (r#"{"id":"""#, "bad-key", "not JSON"),
             (r#"{"id":""}"#, "bad-key", "empty"),
+            (r#"{"id":"undefined"}"#, "bad-key", "missing value"),
             (r#"{"id":1.5}"#, "bad-key", "a text or a whole number"),
             (r#"{"id":"a","id":"b"}"#, "bad-key", "ambiguous"),
             (r#"{"id":["a"]}"#, "bad-key", "a text or a whole number"),

@@ -4,27 +4,35 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 use reqwest::Url;
 use rowlock_test::{Own, eventually};
 use serde_json::Value;
 
 use crate::queries::path;
 
-/// The exporter of this program, as docs/METRICS.md has it.
+/// The exporter of this program, as docs/METRICS.md has it. A connection of another program may take a port that was
+/// free.
 pub(crate) fn exporter() -> SocketAddr {
+    let listening = (0..100).find_map(|_| try_exporter());
+    listening.expect("one of 100 ports stays free")
+}
+
+fn try_exporter() -> Option<SocketAddr> {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    PrometheusBuilder::new()
+    let installed = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &[0.001, 0.01, 0.1, 1.0])
         .unwrap()
         .set_buckets_for_metric(Matcher::Full("rowlock_batch_size".into()), &[1.0, 16.0])
         .unwrap()
         .with_http_listener(address)
-        .install()
-        .unwrap();
-    address
+        .install();
+    match installed {
+        Err(BuildError::FailedToCreateHTTPListener(_)) => None,
+        installed => installed.map(|()| Some(address)).unwrap(),
+    }
 }
 
 pub(crate) async fn text(url: &str) -> String {
