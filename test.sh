@@ -28,7 +28,8 @@
 #   ROWLOCK_CLUSTER_STARTS   (default 3, 20)       starts of nine processes at the same time, through three Galera nodes
 #   ROWLOCK_IDLE_SECONDS     (default 1, 5)        seconds after which servers end idle sessions
 #   ROWLOCK_IDLE_ROUNDS      (default 1, 13)       rounds in which clients are idle for twice that time
-#   ROWLOCK_PASSWORDS        (default 2, 24)       changes of a password under load, one every 5 seconds
+#   ROWLOCK_PASSWORDS        (default 2, 24)       changes of a password under load, one every 5 seconds or so
+#   ROWLOCK_FUZZ_REQUESTS    (default 2000, 10000) requests that make no sense, to the console
 #   ROWLOCK_ALL_SETTINGS     (default 0, 1)        whether every verb is tried under each variable that a session may set
 set -euo pipefail
 cd "$(dirname "$0")"

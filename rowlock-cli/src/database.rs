@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rowlock::{Builder, ConnectError, Error, Rowlock};
+use rowlock::{Builder, ConnectError, Engine, Error, Rowlock};
 use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::out::tell;
-use crate::{Failure, UNAVAILABLE};
+use crate::{Failure, UNAVAILABLE, USAGE};
 
 /// The variable with the URL, when `--url` is not given.
 pub(crate) const VARIABLE: &str = "ROWLOCK_URL";
@@ -33,6 +33,23 @@ pub(crate) fn in_schema(schema: Option<String>) {
     let is_unset = std::env::var(SCHEMA_VARIABLE).is_ok_and(|set| set.is_empty());
     if let Some(schema) = schema.filter(|schema| !(is_unset && schema.is_empty())) {
         let _ = SCHEMA.set(schema);
+    }
+}
+
+/// The SQL before that of a migration, which a person runs.
+pub(crate) fn before_migration(engine: Engine) -> Result<String, Failure> {
+    let refused = |why: &str| Err(Failure::Other(format!("--schema is refused: {why}"), USAGE));
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    match (engine, SCHEMA.get()) {
+        (Engine::Postgres, Some(schema)) if schema.chars().all(is_part) => {
+            Ok(format!("SET search_path TO \"{schema}\";\n"))
+        }
+        (Engine::Postgres, Some(_)) => {
+            refused("lower-case letters, digits and underscores are allowed")
+        }
+        (_, Some(_)) => refused("only PostgreSQL has schemas"),
+        (Engine::Sqlite, None) => Ok("PRAGMA journal_mode = WAL;\n".into()),
+        (_, None) => Ok(String::new()),
     }
 }
 

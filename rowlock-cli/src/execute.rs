@@ -75,7 +75,10 @@ pub(crate) async fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Migrate {
             print: Some(engine),
             from,
-        } => out::print(format_args!("{}", migration_sql(engine, from)?)).map(|()| 0),
+        } => {
+            let sql = migration_sql(engine, from)?;
+            out::print(format_args!("{}{sql}", database::before_migration(engine)?)).map(|()| 0)
+        }
         Command::Migrate { print: None, .. } => {
             show::print_migrations(&database::make(url).await?).map(|()| 0)
         }

@@ -6,11 +6,12 @@ use serde::Serialize;
 
 use crate::out::{milliseconds, print_json, say};
 use crate::show::{for_people, rfc3339};
-use crate::{Failure, database, quarantine};
+use crate::{ABSENT, Failure, database, quarantine};
 
 /// The last run of each job, or the last runs of one.
 pub(crate) async fn jobs(url: &str, name: Option<Name>, json: bool) -> Result<u8, Failure> {
     let rowlock = database::find(url).await?;
+    let is_of_one = name.is_some();
     let (runs, none) = if let Some(name) = name {
         let none = format!("no run of a job {name:?} is known: `rowlock jobs` lists all jobs");
         (rowlock.admin().runs_of(name).await?, none)
@@ -25,7 +26,11 @@ pub(crate) async fn jobs(url: &str, name: Option<Name>, json: bool) -> Result<u8
     if runs.is_empty() && !json {
         database::tell_where(&rowlock);
     }
-    Ok(0)
+    Ok(if runs.is_empty() && is_of_one {
+        ABSENT
+    } else {
+        0
+    })
 }
 
 /// A run in JSON.

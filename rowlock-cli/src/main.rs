@@ -71,7 +71,7 @@ Examples:
   rowlock run reminders --at-least-for 50s -- ./remind.sh     on one of many machines
   rowlock jobs                                      when each job ran, and what came of it
   rowlock jobs reminders                            its last 20 runs
-  rowlock quarantine --for 1m                       after a failover that may have lost commits
+  rowlock quarantine --for 2m                       after a failover that may have lost commits
   rowlock pause billing --for 2h --why 'bank down'  nobody is granted it; `resume` ends that
   rowlock release nightly-report                    who would lose it? --force frees it
   rowlock set-capacity exports 5                    from now on, five run at a time

@@ -10,6 +10,9 @@ use serde_json::json;
 use crate::out::{milliseconds, print_json, say, tell};
 use crate::{Failure, database, duration};
 
+/// Three times the default TTL of a session, which is the longest of the default times.
+const LEAST: Duration = Duration::from_secs(90);
+
 #[derive(Debug, Args)]
 pub(crate) struct Quarantine {
     /// How long, from now on: at least the longest TTL, `--at-least-for` or lease that is in use, and three times the
@@ -47,13 +50,26 @@ impl Quarantine {
             }
             return Ok(0);
         }
-        match rowlock.admin().quarantine_left().await? {
+        let left = rowlock.admin().quarantine_left().await?;
+        match left {
             left if self.json => print_json(&json!({ "left_ms": left.map(milliseconds) }))?,
             Some(left) if self.time.is_some_and(|time| time < left) => say!(
                 "{target} grants nothing for another {left:.0?}: it was in quarantine before, and the longer time counts"
             )?,
             Some(left) => say!("{target} grants nothing for another {left:.0?}")?,
             None => say!("{target} is not in quarantine")?,
+        }
+        if [self.time, left]
+            .iter()
+            .flatten()
+            .filter(|time| **time < LEAST)
+            .count()
+            == 2
+        {
+            tell(format_args!(
+                "that is shorter than {} s, for which clients with default settings trust what they hold: their locks may be granted to others, too",
+                LEAST.as_secs()
+            ));
         }
         Ok(0)
     }

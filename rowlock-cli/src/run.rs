@@ -289,7 +289,7 @@ async fn insist(url: &str, until: Option<Until>, ttl: Duration) -> Result<Rowloc
                 tracing::debug!(%error, "trying again");
                 if !std::mem::replace(&mut is_told, true) {
                     let left = about(until.remaining());
-                    tell(format_args!("{error}. rowlock tries again for {left}"));
+                    tell(format_args!("{error}; rowlock tries again for {left}"));
                 }
                 let pause = pauses.next().unwrap_or_default();
                 tokio::time::sleep(pause.min(until.remaining())).await;

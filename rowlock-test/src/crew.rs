@@ -12,6 +12,13 @@ use rand::Rng;
 
 use crate::process::{Part, Role};
 
+/// The slot and the id of a process, and what one line of its says.
+type Line<E> = (usize, u32, Result<E, String>);
+
+fn read<E>(event: Result<E, String>) -> E {
+    event.unwrap_or_else(|reason| panic!("a line of a process: {reason}"))
+}
+
 /// A running process. Dropping it kills it, paused or not.
 #[derive(Debug)]
 struct Worker {
@@ -21,7 +28,7 @@ struct Worker {
 
 impl Worker {
     /// `slot` and the process's id tell the parent whose line it is.
-    fn start<P, E>(role: &Role<P>, slot: usize, sender: &mpsc::Sender<(usize, u32, E)>) -> Self
+    fn start<P, E>(role: &Role<P>, slot: usize, sender: &mpsc::Sender<Line<E>>) -> Self
     where
         P: Part,
         E: FromStr<Err = String> + Send + 'static,
@@ -31,13 +38,8 @@ impl Worker {
         let (sender, id) = (sender.clone(), child.id());
         std::thread::spawn(move || {
             for line in output.lines() {
-                match line
-                    .map_err(|e| e.to_string())
-                    .and_then(|line| line.parse())
-                {
-                    Ok(event) => drop(sender.send((slot, id, event))),
-                    Err(reason) => eprintln!("fault: {reason}"),
-                }
+                let event = line.map_err(|error| error.to_string());
+                drop(sender.send((slot, id, event.and_then(|line| line.parse()))));
             }
         });
         Self {
@@ -66,8 +68,8 @@ impl Drop for Worker {
 #[derive(Debug)]
 pub struct Crew<E> {
     workers: Vec<Worker>,
-    sender: mpsc::Sender<(usize, u32, E)>,
-    receiver: mpsc::Receiver<(usize, u32, E)>,
+    sender: mpsc::Sender<Line<E>>,
+    receiver: mpsc::Receiver<Line<E>>,
     pub kills: u32,
     pub pauses: u32,
 }
@@ -90,11 +92,11 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
     }
 
     /// The next thing that a process told, if there is one: the process's slot, unless another process has the slot
-    /// now.
+    /// now. Panics when it cannot be read.
     pub fn next_event(&mut self) -> Option<(Option<usize>, E)> {
         let (slot, id, event) = self.receiver.try_recv().ok()?;
         let is_current = self.workers[slot].child.id() == id;
-        Some((is_current.then_some(slot), event))
+        Some((is_current.then_some(slot), read(event)))
     }
 
     /// Lets every process go on whose pause is over. Panics when a process has ended by itself: its last words are on
@@ -158,9 +160,9 @@ impl<E: FromStr<Err = String> + Send + 'static> Crew<E> {
         self.workers[slot] = Worker::start(role, slot, &self.sender);
     }
 
-    /// Kills all of them, and returns all that they told meanwhile.
+    /// Kills all of them, and returns all that they told meanwhile. Panics when it cannot be read.
     pub fn end(self) -> impl Iterator<Item = E> {
         drop((self.workers, self.sender));
-        self.receiver.into_iter().map(|(.., event)| event)
+        self.receiver.into_iter().map(|(.., event)| read(event))
     }
 }

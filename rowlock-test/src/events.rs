@@ -23,11 +23,16 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: imp
 
 /// A client whose operations have little time: a busy server may not answer it when it connects.
 pub async fn connected(builder: &Builder, url: &str) -> Rowlock {
+    answered(async || builder.clone().connect(url).await).await
+}
+
+/// What operations with little time return in the end: a busy server may not answer the first ones.
+pub async fn answered<T>(ask: impl AsyncFn() -> Result<T, Error>) -> T {
     let began = Instant::now();
     loop {
-        match builder.clone().connect(url).await {
+        match ask().await {
             Err(error) if error.is_transient() && began.elapsed() < patience() => {}
-            connected => return connected.unwrap(),
+            answer => return answer.unwrap_or_else(|error| panic!("{error}")),
         }
     }
 }

@@ -36,7 +36,7 @@ pub use app::App;
 pub use attempts::{Provider, begin, begin_new, outcome, request, take_over};
 pub use crew::Crew;
 pub use db::{Db, lapse};
-pub use events::{busy, connected, eventually, last_run, loss, renewed, take};
+pub use events::{answered, busy, connected, eventually, last_run, loss, renewed, take};
 pub use killable::{Killable, children};
 pub use kind::{ENGINES, Kind};
 pub(crate) use names::database_name;

@@ -43,7 +43,7 @@ impl Idempotency {
         self.attempt(key, &fingerprint.into()).await
     }
 
-    async fn quarantine(&self, key: &RecordKey) -> Result<Option<Duration>, Error> {
+    pub(super) async fn quarantine(&self, key: &RecordKey) -> Result<Option<Duration>, Error> {
         self.core
             .rows
             .quarantine(Subject::Record(key.clone()))

@@ -160,8 +160,9 @@ impl IdempotencyGuard {
     /// [`Error::Superseded`]: another attempt has taken over, or this one has ended.
     /// [`RecordError::StepUnknown`](crate::RecordError::StepUnknown), as for [`complete`](Self::complete).
     /// [`RecordError::OutcomeTooLarge`](crate::RecordError::OutcomeTooLarge). A transaction of another database, or
-    /// one that is over, read only or must begin again (under REPEATABLE READ on PostgreSQL, a renewal of the lease
-    /// can cause that). After any error, roll back; the attempt can be completed in another transaction.
+    /// one that is over, read only or must begin again (under REPEATABLE READ on PostgreSQL, or on MariaDB with
+    /// `innodb_snapshot_isolation`, a renewal of the lease can cause that). After any error, roll back; the attempt
+    /// can be completed in another transaction.
     ///
     /// # Cancel safety
     ///

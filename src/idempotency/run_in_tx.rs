@@ -125,6 +125,15 @@ impl Idempotency {
                 }
             }
             self.core.lanes.check_open()?;
+            // The database may have forgotten that the attempt before goes on.
+            if before.is_some()
+                && let Some(left) = self.quarantine(key).await?
+            {
+                if waiting.again(Some(left)).await {
+                    continue;
+                }
+                return Ok(Begun::InFlight(InFlight::in_quarantine(left)));
+            }
             let params = self.ask(key, fingerprint, before);
             match self.once(pool, &attempts.run, &params, &mut work).await {
                 Ok(Ran::Done(outcome)) => {

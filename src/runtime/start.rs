@@ -15,7 +15,7 @@ use super::batch::handle::{Channels, Lanes};
 use super::batch::lanes::{Lane, LaneHandle, Message};
 use super::batch::link::Link;
 use super::batch::slow;
-use super::batch::spare::{Beside, Division, FILE, Sharers, Spare};
+use super::batch::spare::{Division, FILE, RenewalLinks, Sharers, Spare};
 use super::core::{Core, ServerFacts};
 use super::held::guards::Guards;
 use super::held::holdings::{Holdings, Sessions};
@@ -55,7 +55,7 @@ impl Core {
         let spare = Arc::new(Spare::new(division.spare));
         let mut first = Link::new(connector, settings.operation_timeout, &endpoints);
         first.keep(true);
-        let beside = Beside::of(&first, division.sharing);
+        let links = RenewalLinks::of(&first, division.sharing);
         let new_lane = new_lane::<C>(&target);
         let (aside, looks) = mpsc::unbounded_channel();
         let rest = Arc::default();
@@ -63,8 +63,8 @@ impl Core {
         let (renewals, renewing) = Renewals::new(C::RENEWALS);
         let background = Background {
             renewing,
-            looks: new_lane(beside.another(), looks),
-            beside,
+            looks: new_lane(links.another(), looks),
+            links,
             spare: Arc::clone(&spare),
             rest,
             cleaning: CleanPlan {
@@ -176,7 +176,7 @@ fn new_lane<C: Connector>(target: &Arc<str>) -> impl Fn(Link, Jobs) -> Lane + Se
 /// What runs on the thread of the renewals.
 struct Background {
     renewing: renew::Work,
-    beside: Beside,
+    links: RenewalLinks,
     /// The lane that serves looks.
     looks: Lane,
     spare: Arc<Spare>,
@@ -197,9 +197,9 @@ impl Background {
 
     /// Renews, looks, cleans, and finds out whose turn in a queue it is, until the client ends.
     async fn run(self) {
-        let (beside, queue, spare) = (self.beside, &*self.queue, &*self.spare);
-        let (sessions, watches) = (beside.another(), beside.another());
-        let (link, target) = (beside.renewals, &*self.target);
+        let (links, queue, spare) = (self.links, &*self.queue, &*self.spare);
+        let (sessions, watches) = (links.another(), links.another());
+        let (link, target) = (links.renewals, &*self.target);
         let (cleans, listens) = (link.another(), link.another());
         tokio::join!(
             self.renewing.run(link, sessions, target),

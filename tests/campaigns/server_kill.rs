@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rowlock::{Engine, Rowlock};
-use rowlock_test::{Killable, patience};
+use rowlock_test::{Killable, connected, patience};
 
 use crate::history::{Event, History, now};
 
@@ -22,11 +22,8 @@ pub(crate) async fn run(engine: Engine) {
     let mut tasks = tokio::task::JoinSet::new();
     let mut grants = Vec::new();
     for _ in 0..CLIENTS {
-        let rowlock = Rowlock::builder()
-            .operation_timeout(Duration::from_secs(2))
-            .connect(&url)
-            .await
-            .unwrap();
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(2));
+        let rowlock = connected(&builder, &url).await;
         let count = Arc::new(AtomicU32::new(0));
         grants.push(Arc::clone(&count));
         for task in 0..TASKS {

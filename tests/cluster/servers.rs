@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rowlock::{ConnectError, Engine, Error, Rowlock};
-use rowlock_test::{Db, Own, eventually, join, loss, release, take, turns};
+use rowlock_test::{Db, Own, connected, eventually, join, loss, patience, release, take, turns};
 use sqlx::{Connection, PgConnection, Row};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -113,11 +113,11 @@ async fn flushing_ends_when_the_server_is_gone() {
         let server = Own::start(kind, &[]);
         let second = Duration::from_secs(1);
         let builder = Rowlock::builder().operation_timeout(second);
-        let rowlock = builder.connect(&server.url).await.unwrap();
-        let held = take(&rowlock, "a", TTL).await;
+        let rowlock = connected(&builder, &server.url).await;
+        let held = take(&rowlock, "a", Duration::from_hours(1)).await;
         drop(server); // stopped
         drop(held);
-        let flushed = tokio::time::timeout(TTL / 2, rowlock.flush()).await;
+        let flushed = tokio::time::timeout(patience(), rowlock.flush()).await;
         flushed.expect("it does not wait for the lease to run out");
     }
 }

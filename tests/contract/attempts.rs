@@ -6,7 +6,7 @@ use rowlock::{
     Begun, Error, Fingerprint, RecordError, RecordFilter, RecordState, Rowlock, SchemaError, Scope,
 };
 use rowlock_test::{
-    Db, begin, begin_new, lapse, on_every_engine, on_tx, outcome, request, take_over,
+    Db, begin, begin_new, connected, lapse, on_every_engine, on_tx, outcome, request, take_over,
 };
 
 /// A lease, short enough to wait for its end.
@@ -106,7 +106,7 @@ on_every_engine! {
 
     async fn a_complete_that_was_given_up_does_not_become_a_free_key(db: &Db) {
         let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
-        let rowlock = builder.connect(&db.url).await.unwrap();
+        let rowlock = connected(&builder, &db.url).await;
         let idempotency = rowlock.idempotency();
         let (guard, other) = (begin_new(&idempotency, "a").await, begin_new(&idempotency, "b").await);
         let mut tx = db.lock_record("a").await;
@@ -241,7 +241,7 @@ on_every_engine! {
     }
 
     async fn a_database_that_is_gone_is_an_error(db: &Db) {
-        let rowlock = Rowlock::builder().operation_timeout(Duration::from_secs(1)).connect(&db.url).await.unwrap();
+        let rowlock = db.rowlock().await;
         let idempotency = rowlock.idempotency();
         let guard = begin_new(&idempotency, "k").await;
         db.execute("ALTER TABLE rowlock_idempotency RENAME TO elsewhere").await;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use rowlock::{Error, Held, Lock, Rowlock};
-use rowlock_test::{Db, Tx, eventually, on_every_engine, release, take, waiters};
+use rowlock_test::{Db, Tx, eventually, on_every_engine, patience, release, take, waiters};
 use tokio::task::{JoinHandle, JoinSet};
 
 pub(crate) const TTL: Duration = Duration::from_mins(30);
@@ -195,7 +195,7 @@ on_every_engine! {
                 }
             });
         }
-        let other = two.lock("a").wait(Duration::from_secs(5));
+        let other = two.lock("a").wait(patience());
         for _ in 0..10 {
             let held = other.acquire().await.unwrap();
             release(&held).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rowlock::extend::raise_fence;
 use rowlock::{Error, InvalidError, Loss, Rowlock};
-use rowlock_test::{Db, eventually, join, on_every_engine, release, take};
+use rowlock_test::{Db, connected, eventually, join, on_every_engine, release, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -65,8 +65,8 @@ on_every_engine! {
     }
 
     async fn only_a_holder_raises_its_fence(db: &Db) {
-        let rowlock = Rowlock::builder().operation_timeout(Duration::from_secs(2));
-        let rowlock = rowlock.connect(&db.url).await.unwrap();
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(2));
+        let rowlock = connected(&builder, &db.url).await;
         let held = take(&rowlock, "a", TTL).await;
         for at_least in [-1, i64::MAX] {
             let error = raise_fence(&held, at_least).await.unwrap_err();

@@ -14,7 +14,7 @@ on_every_engine! {
         let rowlock = db.rowlock().await;
         drop(take(&rowlock, "a", Duration::from_secs(1)).await);
         rowlock.flush().await;
-        let ttl = Duration::from_secs(3);
+        let ttl = Duration::from_secs(6);
         let row = db.lock_row("a").await;
         let lock = rowlock.lock("a").ttl(ttl);
         let acquire = async {
@@ -25,7 +25,7 @@ on_every_engine! {
         };
         let unlock = async {
             // Time itself is tested: the acquire waits for longer than a whole TTL.
-            tokio::time::sleep(Duration::from_millis(3_500)).await;
+            tokio::time::sleep(Duration::from_millis(6_500)).await;
             let released = Instant::now();
             row.release().await;
             released

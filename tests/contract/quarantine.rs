@@ -242,6 +242,16 @@ on_every_engine! {
             run.await.unwrap()
         });
         assert!(matches!(begun, Begun::New(_)), "{begun:?}");
+        // The attempt before may go on: the database may have forgotten its lease.
+        let begun = on_app!(&db.app, pool => {
+            let (idempotency, request) = (rowlock.idempotency(), request());
+            let run = idempotency.run_in_tx(pool, Scope("scope").key("freed"), &request, |_tx| async {
+                Ok::<_, Error>(outcome("twice"))
+            });
+            run.await.unwrap()
+        });
+        let is_told = matches!(&begun, Begun::InFlight(in_flight) if in_flight.quarantine.is_some());
+        assert!(is_told, "{begun:?}");
         assert!(!waiting.is_finished());
         rowlock.admin().end_quarantine().await.unwrap();
         assert!(matches!(waiting.await.unwrap(), Begun::New(_)));

@@ -206,6 +206,7 @@ on_every_engine! {
         let (one, url) = (db.rowlock().await, db.url.clone());
         let held = take(&one, "a", TTL).await;
         let (go_on, blocked) = std::sync::mpsc::channel::<()>();
+        let (blocks, is_blocked) = tokio::sync::oneshot::channel();
         let frozen = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let (rowlock, waiting) = runtime.block_on(async {
@@ -213,7 +214,8 @@ on_every_engine! {
                 let waiting = join(&rowlock, "a", "frozen").await;
                 (rowlock, waiting)
             });
-            // Nothing polls the task meanwhile. The client's own threads keep its session.
+            // Nothing polls the task from now on. The client's own threads keep its session.
+            blocks.send(()).unwrap();
             blocked.recv().unwrap();
             runtime.block_on(async {
                 let held = waiting.await.unwrap().unwrap();
@@ -223,7 +225,7 @@ on_every_engine! {
                 fence
             })
         });
-        queue_is(&one, "a", &["frozen"]).await;
+        is_blocked.await.unwrap();
         let next = join(&one, "a", "next").await;
         release(&held).await;
         let next = next.await.unwrap().unwrap();

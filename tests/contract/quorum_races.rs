@@ -58,13 +58,16 @@ on_every_engine! {
         let quorum = three.quorum().await;
         let client = db.rowlock().await;
         let mut names = Vec::new();
-        for round in 0..6_u64 {
+        for round in 0_u64.. {
+            if round >= 6 && !names.is_empty() {
+                break;
+            }
             let name = format!("a{round}");
             let ttl = Duration::from_secs(3);
             let held = quorum.lock(name.as_str()).ttl(ttl).acquire().await.unwrap();
             client.admin().force_release(name.as_str()).await.unwrap();
             // The repair comes after a third of the TTL.
-            tokio::time::sleep(Duration::from_millis(990 + 4 * round)).await;
+            tokio::time::sleep(Duration::from_millis(990 + 4 * (round % 6))).await;
             // On a busy machine the lock may have been lost. Then its grants stay.
             if held.is_held() && held.remaining() > ttl / 4 {
                 names.push(name);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rowlock::{Error, Loss, Rowlock};
-use rowlock_test::{Db, eventually, loss, on_every_engine, take};
+use rowlock_test::{Db, connected, eventually, loss, on_every_engine, take};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -33,7 +33,7 @@ on_every_engine! {
 
     async fn a_release_that_failed_can_be_asked_for_again(db: &Db) {
         let builder = Rowlock::builder().operation_timeout(Duration::from_secs(2));
-        let rowlock = builder.connect(&db.url).await.unwrap();
+        let rowlock = connected(&builder, &db.url).await;
         let held = take(&rowlock, "a", TTL).await;
         let tx = db.lock_row("a").await;
         for _ in 0..2 {
@@ -49,7 +49,7 @@ on_every_engine! {
 
     async fn a_release_that_failed_and_was_done_all_the_same_is_found(db: &Db) {
         let builder = Rowlock::builder().operation_timeout(Duration::from_secs(2));
-        let rowlock = builder.connect(&db.url).await.unwrap();
+        let rowlock = connected(&builder, &db.url).await;
         // Before the deadline, and after it.
         for (ttl, told) in [
             (TTL, None),

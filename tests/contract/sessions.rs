@@ -8,7 +8,7 @@ use rowlock_test::{Db, busy, eventually, on_every_engine, renewed};
 /// A session that outlives the test.
 const LONG: Duration = Duration::from_mins(10);
 /// A session that is renewed within the test.
-const SHORT: Duration = Duration::from_secs(4);
+const SHORT: Duration = Duration::from_secs(8);
 
 async fn client(db: &Db, session_ttl: Duration) -> Rowlock {
     // Some tests count what a cleaning removes.
@@ -198,6 +198,14 @@ on_every_engine! {
         assert_eq!(held[0].lost().await, Loss::TakenOver);
         renewed(&held[1]).await;
         assert!(held[1].is_held() && after.is_held());
+    }
+
+    async fn a_lock_that_is_freed_by_force_and_taken_again_has_one_guard(db: &Db) {
+        let (one, two) = (client(db, LONG).await, client(db, LONG).await);
+        let first = take(&one, "a").await;
+        two.admin().force_release("a").await.unwrap().unwrap();
+        let second = take(&one, "a").await;
+        assert_eq!((first.loss(), second.loss()), (Some(Loss::TakenOver), None));
     }
 
     async fn a_guard_whose_grant_the_database_has_lost_learns_it(db: &Db) {

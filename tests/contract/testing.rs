@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rowlock::testing::answers;
 use rowlock::{Begun, Error, Loss, Rowlock};
-use rowlock_test::{Db, begin, begin_new, eventually, on_every_engine, outcome, take};
+use rowlock_test::{Db, begin, begin_new, connected, eventually, on_every_engine, outcome, take};
 
 const TTL: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_secs(1);
@@ -84,8 +84,8 @@ on_every_engine! {
     }
 
     async fn a_client_that_is_cut_off_goes_on_when_it_may(db: &Db) {
-        let rowlock = Rowlock::builder().operation_timeout(Duration::from_millis(500));
-        let rowlock = rowlock.connect(&db.url).await.unwrap();
+        let builder = Rowlock::builder().operation_timeout(Duration::from_millis(500));
+        let rowlock = connected(&builder, &db.url).await;
         answers(&rowlock).cut();
         let error = rowlock.lock("a").try_acquire().await.unwrap_err();
         assert!(error.is_transient(), "{error}");

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests are named, not documented")]
 
 mod beside_rusqlite;
+mod cancelled;
 mod claims;
 mod cleaning;
 mod encoding;

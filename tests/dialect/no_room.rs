@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{App, Commits, Db, Own, User, eventually, servers};
+use rowlock_test::{App, Commits, Db, Own, User, eventually, patience, servers};
 use sqlx::{Connection, MySqlConnection, PgConnection};
 
 /// A connection of somebody else's.
@@ -66,7 +66,7 @@ async fn a_transaction_is_told_to_make_room(db: &Db, user: &User, says: &str) {
                 fill(&mut others, url, says).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(10), taken)
+        tokio::time::timeout(patience(), taken)
             .await
             .expect("its place is taken");
     }

@@ -69,10 +69,7 @@ fn main() -> ExitCode {
     let with_server = engines
         .clone()
         .filter(|engine| Kind::of(*engine).has_server);
-    let mut trials: Vec<_> = with_server
-        .clone()
-        .map(|engine| trial("jobs", engine, jobs::run))
-        .collect();
+    let mut trials: Vec<_> = with_server.clone().flat_map(long).collect();
     trials.push(lone_trial("judge_of_jobs", async || {
         jobs::the_judge_sees_violations();
     }));
@@ -83,6 +80,21 @@ fn main() -> ExitCode {
     trials.extend(engines.flat_map(on));
     trials.extend(with_server.flat_map(on_a_server));
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Those that wait for half a minute or longer.
+fn long(engine: Engine) -> [Trial; 5] {
+    [
+        trial("connections_idle", engine, connections::idle),
+        trial("jobs", engine, jobs::run),
+        trial(
+            "connections_beside_a_list",
+            engine,
+            connections::beside_a_list,
+        ),
+        trial("connections_kept", engine, connections::kept),
+        trial("connections_under_load", engine, connections::under_load),
+    ]
 }
 
 fn on(engine: Engine) -> [Trial; 7] {
@@ -124,18 +136,18 @@ fn on_a_server(engine: Engine) -> Vec<Trial> {
         trial("quiet_after_a_loss", engine, silence::quiet),
         trial("late_step", engine, late_steps::begun),
         trial("late_token", engine, late_token::run),
-        trial("connections_idle", engine, connections::idle),
-        trial("connections_kept", engine, connections::kept),
-        trial("connections_under_load", engine, connections::under_load),
-        trial(
-            "connections_beside_a_list",
-            engine,
-            connections::beside_a_list,
-        ),
         trial("starved", engine, starved::starved),
         trial("starved_while_a_lease_lingers", engine, starved::lingering),
         trial("silence", engine, silence::silence),
     ];
+    // MySQL has no such limit.
+    if engine != Engine::MySql {
+        trials.push(trial(
+            "silence_in_a_transaction",
+            engine,
+            silence::in_a_transaction,
+        ));
+    }
     if engine == Engine::Postgres {
         // On the other ones several requests say it, in a transaction: no other one can begin the step meanwhile.
         trials.push(trial(

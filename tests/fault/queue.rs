@@ -1,5 +1,5 @@
 //! Promise 6 over processes: 4 processes with 50 waiters each queue for one name. They have their turns in the order
-//! of their positions, also when a third of them is killed (SIGKILL), is cancelled or gives up.
+//! of their positions, also when some of them are killed (SIGKILL), are cancelled or give up.
 //!
 //! Each turn is a row that only the lock protects: its number is the count of the rows before it.
 
@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Held, Rowlock};
-use rowlock_test::{App, Db, Process, eventually, listen, on_app, release, take, tell, waiters};
+use rowlock_test::{
+    App, Db, Process, eventually, listen, on_app, patience, release, take, tell, waiters,
+};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -19,16 +22,23 @@ const PROCESSES: usize = 4;
 const WAITERS: usize = 50;
 /// So many waiters of a process join at a time. Then it is the next process's turn.
 const GROUP: usize = 10;
-/// The TTL of a session, and of a lease, of a process that lives.
-const TTL: Duration = Duration::from_secs(30);
-/// The same, of the process that is killed.
-const SHORT: Duration = Duration::from_secs(3);
-/// How long a waiter waits that gives up. All have joined by then.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// A waiter that has no turn by then is lost.
-const LIMIT: Duration = Duration::from_mins(2);
-/// After so many turns, those waiters leave that leave while the queue moves, and a process is killed.
+/// The TTL of a session, and of a lease.
+const TTL: Duration = Duration::from_mins(30);
+/// How long a waiter waits that gives up, before the first turn.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// After so many turns, those waiters leave that leave while the queue moves.
 const TURNS: i64 = 28;
+/// The waiter that has its turn when its process is killed.
+const STUCK: usize = 25;
+
+/// What the waiters of a process do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Plan {
+    Stay,
+    SomeLeave,
+    /// The turn of waiter [`STUCK`] never ends.
+    OneIsStuck,
+}
 
 /// When a waiter leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,16 +74,15 @@ struct Told {
 }
 
 /// A process with waiters. At each line `join`, a group of them joins. At the line `leave`, the first ones leave.
-pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave: bool) {
+pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, plan: Plan) {
     let rowlock = role.connect().await;
     let app = App::connect(&role.url, 1).await;
     let told = Arc::new(watch::channel(Told::default()).0);
     let mut tasks = JoinSet::new();
     for number in 0..waiters {
-        let leaves = if some_leave {
-            Leaves::of(number)
-        } else {
-            Leaves::Never
+        let leaves = match plan {
+            Plan::SomeLeave => Leaves::of(number),
+            Plan::Stay | Plan::OneIsStuck => Leaves::Never,
         };
         let holder = format!("{process}:{number}");
         let lock = rowlock.lock(NAME).ttl(role.ttl).holder(holder.as_str());
@@ -95,11 +104,15 @@ pub(crate) async fn wait(role: &Role, process: usize, waiters: usize, some_leave
             let acquired = tokio::select! {
                 acquired = lock.acquire() => acquired,
                 _ = leaves => return tell(format!("left {holder}")),
-                () = tokio::time::sleep(LIMIT) => return tell(format!("lost {holder}")),
+                () = tokio::time::sleep(patience()) => return tell(format!("lost {holder}")),
             };
             match acquired {
                 Ok(held) => {
                     let turns = have_a_turn(&app, &held, &holder).await;
+                    if plan == Plan::OneIsStuck && number == STUCK {
+                        tell("stuck");
+                        std::future::pending::<()>().await;
+                    }
                     release(&held).await;
                     tell(format!("had {holder}"));
                     if turns >= TURNS {
@@ -152,13 +165,13 @@ pub(crate) async fn database(engine: Engine) -> (Db, Rowlock) {
 }
 
 /// A process with waiters, which have not joined yet.
-pub(crate) fn start(db: &Db, ttl: Duration, part: (usize, usize, bool)) -> Process {
-    let (process, waiters, some_leave) = part;
+pub(crate) fn start(db: &Db, ttl: Duration, part: (usize, usize, Plan)) -> Process {
+    let (process, waiters, plan) = part;
     Process::start(&Role {
         part: Part::Queue {
             process,
             waiters,
-            some_leave,
+            plan,
         },
         url: db.url.clone(),
         ttl,
@@ -167,7 +180,7 @@ pub(crate) fn start(db: &Db, ttl: Duration, part: (usize, usize, bool)) -> Proce
 
 /// A process whose waiters join in no order.
 pub(crate) fn start_at_once(db: &Db, ttl: Duration, process: usize, waiters: usize) -> Process {
-    let mut started = start(db, ttl, (process, waiters, false));
+    let mut started = start(db, ttl, (process, waiters, Plan::Stay));
     for _ in 0..waiters.div_ceil(GROUP) {
         started.tell("join");
     }
@@ -194,6 +207,17 @@ async fn join_in_groups<'a>(
     }
     let waiters = waiters(rowlock, NAME).await.into_iter();
     waiters.map(|info| (info.holder, info.position)).collect()
+}
+
+/// Those who waited or held in a process that was killed are seen to be gone, as if the TTL were over.
+pub(crate) async fn ends_soon(db: &Db, process: usize) {
+    let (soon, of) = (db.soon(), format!("holder LIKE '{process}:%'"));
+    let sessions = format!(
+        "UPDATE rowlock_session SET expires_at = {soon} WHERE id IN (SELECT session_id FROM rowlock_waiter WHERE {of})"
+    );
+    assert_eq!(db.execute(&sessions).await, 1);
+    let leases = format!("UPDATE rowlock_lock SET expires_at = {soon} WHERE {of}");
+    db.execute(&leases).await;
 }
 
 /// How many turns there were.
@@ -231,7 +255,7 @@ pub(crate) async fn in_order(engine: Engine) {
     let (db, rowlock) = database(engine).await;
     let held = take(&rowlock, NAME, TTL).await;
     let mut processes: Vec<_> = (0..PROCESSES)
-        .map(|process| start(&db, TTL, (process, WAITERS, false)))
+        .map(|process| start(&db, TTL, (process, WAITERS, Plan::Stay)))
         .collect();
     let all = PROCESSES * WAITERS;
     let positions = join_in_groups(&db, &rowlock, &mut processes).await;
@@ -256,9 +280,10 @@ pub(crate) async fn in_order(engine: Engine) {
 pub(crate) async fn with_losses(engine: Engine) {
     let (db, rowlock) = database(engine).await;
     let held = take(&rowlock, NAME, TTL).await;
-    let mut killed = start(&db, SHORT, (PROCESSES - 1, WAITERS, false));
-    let mut processes: Vec<_> = (0..PROCESSES - 1)
-        .map(|process| start(&db, TTL, (process, WAITERS, true)))
+    let last = PROCESSES - 1;
+    let mut killed = start(&db, TTL, (last, WAITERS, Plan::OneIsStuck));
+    let mut processes: Vec<_> = (0..last)
+        .map(|process| start(&db, TTL, (process, WAITERS, Plan::SomeLeave)))
         .collect();
     let all = processes.iter_mut().chain([&mut killed]);
     let positions = join_in_groups(&db, &rowlock, all).await;
@@ -270,14 +295,15 @@ pub(crate) async fn with_losses(engine: Engine) {
         leaves == Leaves::GivesUp || leaves == Leaves::Early
     };
     let early = (0..WAITERS).filter(early).count();
-    let stay = PROCESSES * WAITERS - (PROCESSES - 1) * early;
+    let stay = PROCESSES * WAITERS - last * early;
     eventually("the first ones have left", async || {
         waiters(&rowlock, NAME).await.len() == stay
     })
     .await;
     release(&held).await;
-    eventually("the queue moves", async || turns(&db).await >= TURNS).await;
+    while killed.listen() != "stuck" {}
     killed.kill();
+    ends_soon(&db, last).await;
 
     let (mut had, mut left) = (HashSet::new(), 0);
     for (number, process) in processes.iter_mut().enumerate() {
@@ -302,7 +328,7 @@ pub(crate) async fn with_losses(engine: Engine) {
         }
     }
     let holders = holders(&db).await;
-    let of_killed = format!("{}:", PROCESSES - 1);
+    let of_killed = format!("{last}:");
     let (dead, live): (Vec<_>, Vec<_>) = holders
         .iter()
         .cloned()
@@ -311,11 +337,10 @@ pub(crate) async fn with_losses(engine: Engine) {
     assert_eq!(live.into_iter().collect::<HashSet<_>>(), had);
     check_order(&holders, &positions);
     nothing_is_left(&db, &rowlock).await;
+    let stuck = format!("{last}:{STUCK}");
+    assert_eq!(dead.last(), Some(&stuck), "the dead have no turns");
     let died = WAITERS - dead.len();
-    assert!(
-        died > 0 && died < WAITERS,
-        "{died} waiters of the process were killed"
-    );
+    assert!(died > 0, "the process had waiters when it was killed");
     println!(
         "queue with losses {engine}: {died} waiters were killed, {left} left; the others had {} turns in order",
         holders.len()

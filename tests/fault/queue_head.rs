@@ -7,14 +7,12 @@ use nix::sys::signal::Signal;
 use rowlock::{Engine, Held, Rowlock};
 use rowlock_test::{Db, Process, eventually, queue_of, release, take};
 
-use crate::queue::{NAME, database, holders, start_at_once, turns};
+use crate::queue::{NAME, database, ends_soon, holders, start_at_once, turns};
 
 /// How long a waiter has to confirm its turn.
 const WINDOW: Duration = Duration::from_secs(2);
-/// The session of a process that is killed.
-const TTL: Duration = Duration::from_secs(3);
-/// The session of a process that lives.
-const LONG: Duration = Duration::from_mins(30);
+/// The TTL of the sessions.
+const TTL: Duration = Duration::from_mins(30);
 /// Waiters after the first process.
 const NEXT: usize = 5;
 
@@ -28,18 +26,18 @@ struct Queue {
 }
 
 impl Queue {
-    async fn new(engine: Engine, ttl: Duration, first: usize) -> Self {
+    async fn new(engine: Engine, first: usize) -> Self {
         let (db, rowlock) = database(engine).await;
-        let held = take(&rowlock, NAME, LONG).await;
+        let held = take(&rowlock, NAME, TTL).await;
         let wait = async |count: usize| {
             eventually("they wait", async || {
                 queue_of(&rowlock, NAME).await.len() == count
             })
             .await;
         };
-        let head = start_at_once(&db, ttl, 0, first);
+        let head = start_at_once(&db, TTL, 0, first);
         wait(first).await;
-        let next = start_at_once(&db, LONG, 1, NEXT);
+        let next = start_at_once(&db, TTL, 1, NEXT);
         wait(first + NEXT).await;
         Self {
             db,
@@ -88,7 +86,7 @@ impl Queue {
 }
 
 pub(crate) async fn stopped(engine: Engine) {
-    let mut queue = Queue::new(engine, LONG, 1).await;
+    let mut queue = Queue::new(engine, 1).await;
     queue.stop_the_head().await;
     let delay = queue.release().await;
     println!(
@@ -108,8 +106,9 @@ pub(crate) async fn stopped(engine: Engine) {
 
 pub(crate) async fn killed(engine: Engine) {
     for first in [1, 40] {
-        let mut queue = Queue::new(engine, TTL, first).await;
+        let mut queue = Queue::new(engine, first).await;
         queue.head.kill();
+        ends_soon(&queue.db, 0).await;
         let delay = queue.release().await;
         println!(
             "queue {engine}: {first} waiters of a killed process at the head cost {} ms",

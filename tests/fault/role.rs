@@ -20,7 +20,7 @@ pub(crate) enum Part {
     Queue {
         process: usize,
         waiters: usize,
-        some_leave: bool,
+        plan: queue::Plan,
     },
     Machine(jobs::Machine),
 }
@@ -45,8 +45,8 @@ impl rowlock_test::Part for Part {
             Self::Queue {
                 process,
                 waiters,
-                some_leave,
-            } => queue::wait(role, process, waiters, some_leave).await,
+                plan,
+            } => queue::wait(role, process, waiters, plan).await,
             Self::Machine(machine) => jobs::work(role, machine).await,
         }
     }

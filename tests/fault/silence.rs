@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use rowlock::{Engine, Error, Loss, Rowlock};
-use rowlock_test::{Db, Mode, connected, eventually, loss, takes_less_than, through_proxy};
+use rowlock_test::{
+    Db, Mode, answered, connected, eventually, loss, patience, take, takes_less_than,
+    through_proxy, through_readable_proxy,
+};
 
 /// Answers come late. The deadline counts from before the request was sent, not from its answer.
 pub(crate) async fn late(engine: Engine) {
@@ -55,23 +58,39 @@ pub(crate) async fn quiet(engine: Engine) {
     // The first cleaning comes at any time in the first minute, and sends requests too.
     let quiet = Rowlock::builder().clean_every(None);
     let (rowlock, watcher) = (quiet.connect(&url).await.unwrap(), db.rowlock().await);
-    let held = rowlock
-        .lock("a")
-        .ttl(Duration::from_secs(3))
-        .acquire()
-        .await
-        .unwrap();
-    assert!(watcher.admin().force_release("a").await.unwrap().is_some());
-    assert_eq!(held.lost().await, Loss::TakenOver);
+    // Six renewals of it would come in a second.
+    let held = take(&rowlock, "a", Duration::from_millis(600)).await;
+    watcher.admin().force_release("a").await.unwrap();
+    held.lost().await;
     let before = proxy.requests();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let said = proxy.requests() - before;
     assert!(
         said <= 2,
-        "{said} requests in half a second, for a lease that is lost"
+        "{said} requests in a second, for a lease that is lost"
     );
     drop(held);
     rowlock.flush().await;
+    db.remove().await;
+}
+
+/// The client's machine is gone in a transaction of rowlock's own, and the server does not hear of it: it ends the
+/// transaction soon, so that others can lock the row.
+pub(crate) async fn in_a_transaction(engine: Engine) {
+    let db = Db::new(engine).await;
+    let (proxy, url) = through_readable_proxy(&db).await;
+    let (gone, other) = (Rowlock::connect(&url).await.unwrap(), db.rowlock().await);
+    let held = take(&other, "a", Duration::from_mins(30)).await;
+    proxy.set(Mode::SilentFrom("COMMIT"));
+    let freeing = tokio::spawn(async move { gone.admin().force_release("a").await });
+    eventually("the commit does not arrive", async || {
+        proxy.mode() == Mode::Silent
+    })
+    .await;
+    let freed = answered(async || other.admin().force_release("a").await).await;
+    assert_eq!(freed.expect("it is held").fence, held.fence());
+    proxy.set(Mode::Pass);
+    let _ = freeing.await.unwrap();
     db.remove().await;
 }
 
@@ -84,7 +103,8 @@ pub(crate) async fn silence(engine: Engine) {
     let builder = Rowlock::builder().operation_timeout(timeout);
     let (rowlock, watcher) = (connected(&builder, &url).await, db.rowlock().await);
     let ttl = Duration::from_millis(1_500);
-    let held = rowlock.lock("a").ttl(ttl).acquire().await.unwrap();
+    let lock = rowlock.lock("a").ttl(ttl);
+    let held = answered(async || lock.acquire().await).await;
 
     proxy.set(Mode::Silent);
     takes_less_than(3 * timeout, async || {
@@ -114,12 +134,8 @@ pub(crate) async fn silence(engine: Engine) {
     .await;
 
     proxy.set(Mode::Pass);
-    let again = rowlock
-        .lock("a")
-        .wait(Duration::from_secs(5))
-        .acquire()
-        .await
-        .unwrap();
+    let lock = rowlock.lock("a").wait(patience());
+    let again = answered(async || lock.acquire().await).await;
     assert!(again.fence() > held.fence());
     drop((held, again));
     rowlock.flush().await;

@@ -115,7 +115,7 @@ pub(crate) async fn starved(engine: Engine) {
         }
     };
     let orders = async { tokio::join!(order(0), order(1), order(2), order(3)) };
-    let done = tokio::time::timeout(Duration::from_secs(20), Box::pin(orders)).await;
+    let done = tokio::time::timeout(patience(), Box::pin(orders)).await;
     let (a, b, c, d) = done.expect("they do not wait for each other for ever");
     for locked in [a, b, c, d] {
         assert_eq!(locked.unwrap().fences().count(), 2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rowlock::{Begun, Fingerprint, Outcome, Rowlock, Scope};
-use rowlock_test::{eventually, release};
+use rowlock_test::{eventually, patience, release};
 use sqlx::MySqlPool;
 use sqlx::mysql::MySqlPoolOptions;
 
@@ -135,7 +135,7 @@ async fn stands_still(cluster: Arc<Cluster>) {
         release(&permit).await;
     });
     gate.kept().await;
-    let permit = other.semaphore("a", 1).wait(Duration::from_secs(30));
+    let permit = other.semaphore("a", 1).wait(patience());
     let permit = permit
         .acquire()
         .await

@@ -62,8 +62,12 @@ fn here(engine: Engine, (name, value): (&str, &str)) -> Setting {
 }
 
 /// The settings to try: `some`, and in the long run all that a session may have.
+fn some_settings(engine: Engine, some: &[(&str, &str)]) -> Vec<Setting> {
+    some.iter().map(|some| here(engine, *some)).collect()
+}
+
 async fn settings(engine: Engine, admin: &App, some: &[(&str, &str)]) -> Vec<Setting> {
-    let mut settings: Vec<_> = some.iter().map(|some| here(engine, *some)).collect();
+    let mut settings = some_settings(engine, some);
     if !all() {
         return settings;
     }
@@ -196,9 +200,11 @@ async fn value(admin: &App, variable: &str) -> Option<String> {
 
 /// The application's sessions have the value that the server had before.
 pub(crate) async fn of_the_server(engine: Engine) {
-    let settings = {
+    let settings = if all() {
         let server = Server::start(engine).await;
         settings(engine, &server.admin, OF_THE_SERVER).await
+    } else {
+        some_settings(engine, OF_THE_SERVER)
     };
     sweep(settings, async || Server::start(engine).await, of_a_server).await;
 }

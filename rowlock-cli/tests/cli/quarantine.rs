@@ -18,6 +18,23 @@ fn quarantine(shell: &Shell, options: &[&str]) -> String {
 }
 
 #[test]
+fn a_quarantine_that_is_too_short_for_the_defaults_is_told() {
+    for (times, is_told) in [
+        (&["1m"][..], true),
+        (&["90s"], false),
+        (&["2m", "1m"], false),
+    ] {
+        let shell = Shell::new();
+        let mut said = String::new();
+        for time in times {
+            said = stderr(&shell.run(&["quarantine", "--for", time]));
+        }
+        let tells = said.contains("that is shorter than 90 s");
+        assert_eq!(tells, is_told, "{times:?}: {said}");
+    }
+}
+
+#[test]
 fn a_quarantine_is_begun_told_and_ended() {
     let shell = Shell::new();
     assert_eq!(code(&shell.run(&["migrate"])), 0);

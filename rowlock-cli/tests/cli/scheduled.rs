@@ -107,7 +107,9 @@ fn the_last_run_of_each_job_is_listed_with_its_result() {
     );
     assert!(stderr(&none).contains("looked in"), "{}", stderr(&none));
     assert_eq!(shell.json(&["jobs", "--json"]), json!([]));
-    let of_one = stdout(&shell.run(&["jobs", "nope"]));
+    let of_one = shell.run(&["jobs", "nope"]);
+    assert_eq!(code(&of_one), 1);
+    let of_one = stdout(&of_one);
     assert!(
         of_one.starts_with("no run of a job \"nope\" is known"),
         "{of_one}"
@@ -290,5 +292,6 @@ fn the_last_runs_of_a_job_are_listed() {
         .map(|run| &run["state"])
         .collect();
     assert_eq!(states, ["failed", "failed", "succeeded"]);
-    assert_eq!(shell.json(&["jobs", "other", "--json"]), json!([]));
+    let other = shell.run(&["jobs", "other", "--json"]);
+    assert_eq!((code(&other), stdout(&other).trim()), (1, "[]"));
 }

@@ -93,8 +93,8 @@ fn what_does_not_fit_together_is_refused() {
     );
     let lock = shell.run(&["run", "s", "--", "true"]);
     assert!(stderr(&lock).contains("is a semaphore of 2, and a lock was asked for"));
-    assert!(said.contains("`rowlock set-capacity NAME 3`"), "{said}");
-    assert!(stderr(&lock).contains("`rowlock forget NAME`"));
+    assert!(said.contains("`rowlock set-capacity \"s\" 3`"), "{said}");
+    assert!(stderr(&lock).contains("`rowlock forget \"s\"`"));
     assert_eq!((code(&other), code(&lock)), (64, 64));
 }
 

@@ -288,6 +288,20 @@ fn migrate_says_what_it_did_and_prints_sql_for_every_engine() {
         assert!(!rest.contains("rowlock_database ("), "{engine}: {rest}");
         assert!(rest.contains("rowlock_lock ("), "{engine}: {rest}");
     }
+    let sql = stdout(&shell.run(&["migrate", "--print", "sqlite"]));
+    assert!(sql.starts_with("PRAGMA journal_mode = WAL;\n"), "{sql}");
+    let in_schema = |engine, schema| shell.run(&["migrate", "--print", engine, "--schema", schema]);
+    let sql = stdout(&in_schema("postgres", "locks"));
+    assert!(sql.starts_with("SET search_path TO \"locks\";\n"), "{sql}");
+    for (engine, schema) in [
+        ("postgres", "a\"b"),
+        ("mysql", "locks"),
+        ("sqlite", "locks"),
+    ] {
+        let refused = in_schema(engine, schema);
+        assert_eq!(code(&refused), 64, "{}", stdout(&refused));
+        assert!(stderr(&refused).contains("--schema is refused"));
+    }
     let alone = shell.run(&["migrate", "--from", "1"]);
     assert_eq!(code(&alone), 64, "{}", stderr(&alone));
 }

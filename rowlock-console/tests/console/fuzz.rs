@@ -11,7 +11,10 @@ use crate::browser::Form;
 use crate::server::console;
 
 /// The requests of each test.
-const ROUNDS: u32 = 10_000;
+fn rounds() -> u32 {
+    let requests = std::env::var("ROWLOCK_FUZZ_REQUESTS");
+    requests.map_or(2_000, |text| text.parse().expect("a number"))
+}
 
 /// What is sent as a value: parts that mean something somewhere, and bytes that do not.
 const PARTS: [&str; 24] = [
@@ -116,7 +119,7 @@ async fn no_address_makes_it_fail() {
         let mut random = StdRng::seed_from_u64(7);
         let browser = server.browser();
         let mut answers: BTreeMap<u16, u32> = BTreeMap::new();
-        for round in 0..ROUNDS {
+        for round in 0..rounds() {
             let page = match random.random_range(0..3) {
                 0 => format!("act/{}", ACTIONS[random.random_range(0..ACTIONS.len())]),
                 1 => PAGES[random.random_range(0..PAGES.len())].to_owned(),
@@ -136,7 +139,7 @@ async fn no_address_makes_it_fail() {
             }
             *answers.entry(status).or_default() += 1;
         }
-        assert!(answers[&200] > 500 && answers[&404] > 500, "{answers:?}");
+        assert!(answers[&200] > 100 && answers[&404] > 100, "{answers:?}");
     };
     tokio::time::timeout(5 * patience(), test)
         .await
@@ -155,7 +158,7 @@ async fn no_form_makes_it_fail() {
             browser.open("/act/quarantine").await.form(),
         ];
         let mut answers: BTreeMap<u16, u32> = BTreeMap::new();
-        for round in 0..ROUNDS {
+        for round in 0..rounds() {
             let form = &forms[random.random_range(0..forms.len())];
             let mut fields = crate::browser::encoded(&form.fields);
             // One of the form's own fields is another one, or missing; or the form is not this console's.
@@ -181,7 +184,7 @@ async fn no_form_makes_it_fail() {
             *answers.entry(status).or_default() += 1;
         }
         assert!(
-            answers[&403] > 500 && answers[&422] > 500 && answers[&404] > 100,
+            answers[&403] > 100 && answers[&422] > 100 && answers[&404] > 20,
             "{answers:?}"
         );
         assert!(held.is_held());

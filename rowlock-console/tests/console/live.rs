@@ -14,7 +14,7 @@ use reqwest::{Method, RequestBuilder};
 use rowlock::{Engine, Rowlock};
 use rowlock_console::{Access, Console};
 use rowlock_test::{
-    Db, Killable, Proxy, eventually, on_every_engine, patience, through_proxy, waiters,
+    Db, Killable, Proxy, connected, eventually, on_every_engine, patience, through_proxy, waiters,
 };
 
 use crate::access::{TOKEN, by_header, log_in};
@@ -252,11 +252,8 @@ over_a_socket! {
         let killable = Killable::new(Engine::Postgres);
         let url = killable.start();
         let db = Db::on(Engine::Postgres, &url).await;
-        let rowlock = Rowlock::builder()
-            .operation_timeout(Duration::from_secs(1))
-            .connect(&db.url)
-            .await
-            .unwrap();
+        let builder = Rowlock::builder().operation_timeout(Duration::from_secs(1));
+        let rowlock = connected(&builder, &db.url).await;
         let server = Server::of(of_ann(&rowlock).router()).await;
         let mut eye = Eye::at(server.address, "/sessions").await;
         eye.until(|(event, _)| event == "fragment").await;

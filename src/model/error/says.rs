@@ -70,14 +70,14 @@ impl fmt::Display for Error {
                 (Kind::Semaphore { .. }, Kind::Semaphore { .. }) => write!(
                     f,
                     "{name:?} is {is}, and {asked} was asked for: ask for {} everywhere, or change what it is \
-                     (`Semaphore::set_capacity`; command: `rowlock set-capacity NAME {}`)",
+                     (`Semaphore::set_capacity`; command: `rowlock set-capacity {name:?} {}`)",
                     is.capacity(),
                     asked.capacity()
                 ),
                 _ => write!(
                     f,
                     "{name:?} is {is}, and {asked} was asked for: \
-                     use another name, or remove this one with `rowlock forget NAME` (`Admin::forget`)"
+                     use another name, or remove this one with `rowlock forget {name:?}` (`Admin::forget`)"
                 ),
             },
             Self::OutcomeUnknown {

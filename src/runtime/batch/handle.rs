@@ -14,7 +14,7 @@ use super::endpoints::Endpoints;
 use super::head::{JobHead, Manner, Progress};
 use super::job::{Job, Reply};
 use super::lanes::{LaneHandle, Message, Report};
-use super::slow::{Order, SlowOp};
+use super::slow::{SlowMessage, SlowOp};
 use crate::model::{Error, Moment, Name, Subject, Unfinished};
 use crate::runtime::base::backoff;
 use crate::runtime::base::tasks::{TaskKind, Tasks};
@@ -39,7 +39,7 @@ pub(crate) struct Lanes {
     /// The connection for looks. A long look delays no operation, and a caller's open transaction that keeps the lanes
     /// from writing does not keep it from reading.
     aside: mpsc::UnboundedSender<Message>,
-    slow: mpsc::UnboundedSender<Order>,
+    slow: mpsc::UnboundedSender<SlowMessage>,
     /// One cleaning runs at a time: several could delay a list or a forced release for long.
     cleaning: Arc<tokio::sync::Mutex<()>>,
     endpoints: Arc<Endpoints>,
@@ -67,7 +67,7 @@ impl fmt::Debug for Lanes {
 pub(crate) struct Channels {
     pub(crate) lanes: Vec<LaneHandle>,
     pub(crate) aside: mpsc::UnboundedSender<Message>,
-    pub(crate) slow: mpsc::UnboundedSender<Order>,
+    pub(crate) slow: mpsc::UnboundedSender<SlowMessage>,
 }
 
 impl Lanes {
@@ -267,13 +267,13 @@ impl Lanes {
         let member = self.tasks.enter(kind_of_task, "a slow operation");
         let slow = SlowOp { job, member, turn };
         // When slow operations have stopped, dropping the slow operation drops the reply, and the caller sees that.
-        let _ = self.slow.send(Order::Run(slow));
+        let _ = self.slow.send(SlowMessage::Run(slow));
         self.heard(answer).await
     }
 
     /// No slow operation begins any more.
     pub(crate) fn stop_slow(&self) {
-        let _ = self.slow.send(Order::Stop);
+        let _ = self.slow.send(SlowMessage::Stop);
     }
 
     /// The head of a job that changes something.

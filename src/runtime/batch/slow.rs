@@ -64,7 +64,7 @@ pub(crate) struct SlowOp {
 }
 
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum SlowMessage {
     Run(SlowOp),
     /// No more slow operations will come.
     Stop,
@@ -73,7 +73,7 @@ pub(crate) enum Order {
 /// Runs slow operations until all senders are gone, all slow operations have ended, and their connections are closed.
 /// A slow operation's time counts from the start of its turn.
 pub(crate) async fn run(
-    mut queue: mpsc::UnboundedReceiver<Order>,
+    mut queue: mpsc::UnboundedReceiver<SlowMessage>,
     spare: Arc<Spare>,
     lane: impl Fn(mpsc::UnboundedReceiver<Message>) -> Lane + 'static,
     (target, operation_timeout): (Arc<str>, Duration),
@@ -98,7 +98,7 @@ pub(crate) async fn run(
                 continue;
             }
         };
-        let Some(Order::Run(SlowOp {
+        let Some(SlowMessage::Run(SlowOp {
             mut job,
             member,
             turn,

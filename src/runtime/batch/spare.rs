@@ -65,12 +65,12 @@ impl Division {
 
 /// The links that share the connection of the renewals, or do not.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct RenewalLinks {
     pub(crate) renewals: Link,
     sharing: Sharers,
 }
 
-impl Beside {
+impl RenewalLinks {
     pub(crate) fn of(first: &Link, sharing: Sharers) -> Self {
         let renewals = match sharing {
             Sharers::LaneAndLooks => first.beside(),

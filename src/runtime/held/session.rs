@@ -115,16 +115,34 @@ impl Session {
         AskedGrant { session, id }
     }
 
-    /// A guard has this grant from now on, until [`forget`](Self::forget).
+    /// A guard has this grant from now on, until [`forget`](Self::forget). Another grant of the same name that is
+    /// still known was freed by force: the one with the lower fence is lost.
     pub(crate) fn add(&self, grant: &Arc<Grant>) {
-        let grants = &mut *self.grants.lock();
-        grants.added += 1;
-        let known = GuardedGrant {
-            grant: Arc::downgrade(grant),
-            id: grant.id,
-            number: grants.added,
-        };
-        grants.known.insert(grant.name.clone(), known);
+        let mut lost = None;
+        {
+            let grants = &mut *self.grants.lock();
+            grants.added += 1;
+            let known = GuardedGrant {
+                grant: Arc::downgrade(grant),
+                id: grant.id,
+                number: grants.added,
+            };
+            let before = grants.known.get(&grant.name);
+            let before = before.filter(|before| before.id != grant.id);
+            let before = before.and_then(|before| before.grant.upgrade());
+            if before
+                .as_ref()
+                .is_some_and(|before| before.fence() > grant.fence())
+            {
+                lost = Some(Arc::clone(grant));
+            } else {
+                grants.known.insert(grant.name.clone(), known);
+                lost = before.or(lost);
+            }
+        }
+        if let Some(lost) = lost {
+            lost.lose(Loss::TakenOver);
+        }
     }
 
     /// The grant was released.

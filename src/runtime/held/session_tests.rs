@@ -15,9 +15,14 @@ fn session() -> Arc<Session> {
 }
 
 fn grant(session: &Session, name: &str) -> Arc<Grant> {
+    let fence = i64::try_from(session.added()).unwrap() + 1;
+    granted(session, name, fence)
+}
+
+fn granted(session: &Session, name: &str, fence: i64) -> Arc<Grant> {
     let (name, exact) = (Name::new(name).unwrap(), ClockError::new(Duration::ZERO));
     let deadline = Moment::now() + TTL;
-    let grant = Grant::new(name, Uuid::new_v4(), 1, TTL, exact, None, deadline);
+    let grant = Grant::new(name, Uuid::new_v4(), fence, TTL, exact, None, deadline);
     let grant = Arc::new(grant.in_session(&session.grant));
     session.add(&grant);
     grant
@@ -68,6 +73,17 @@ fn a_page_judges_only_the_names_in_it() {
     assert!(a.is_held() && !b.is_held() && c.is_held() && d.is_held());
     session.compare(&mut look, &[], false, added, GRACE);
     assert!(a.is_held() && c.is_held() && !d.is_held());
+}
+
+#[test]
+fn of_two_grants_of_a_name_the_earlier_one_is_lost() {
+    let session = session();
+    let [first, second] = [1, 2].map(|fence| granted(&session, "a", fence));
+    assert!(!first.is_held() && second.is_held());
+    let [third, late] = [4, 3].map(|fence| granted(&session, "a", fence));
+    assert!(!second.is_held() && third.is_held() && !late.is_held());
+    session.forget(&third);
+    assert_eq!(session.locks(), 0);
 }
 
 #[test]

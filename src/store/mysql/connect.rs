@@ -48,10 +48,6 @@ const PARAMETERS: &[&str] = &[
 /// The bytes of a statement besides its outcome: the text, and the longest key.
 const BESIDE_OUTCOME: i64 = 8 << 10;
 
-/// How long a client on a cluster may send nothing in a transaction. It sends a verb in several requests there: if it
-/// is frozen between two of them, its row locks stay until the server ends the session.
-const STANDSTILL: Duration = Duration::from_secs(5);
-
 /// Of a connection that only listens: it waits for no lock of a row.
 const LISTENER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -172,15 +168,9 @@ impl Connector for MySql {
             found_cluster();
             // A connection may reach another node than the previous connection or another lane's. There, a committed
             // grant may still be on its way, and would look lost. So each statement waits for earlier commits (1:
-            // reads and the start of transactions, 2: updates and deletes, 4: inserts). MariaDB ends a session that
-            // sends nothing in its transaction. (Percona's limit, `kill_idle_transaction`, is global.)
-            let session = format!(
-                "SET SESSION wsrep_sync_wait = 7 /*M! , idle_transaction_timeout = {} */",
-                STANDSTILL.as_secs()
-            );
-            sqlx::raw_sql(AssertSqlSafe(session))
-                .execute(&mut conn)
-                .await?;
+            // reads and the start of transactions, 2: updates and deletes, 4: inserts).
+            let session = sqlx::raw_sql("SET SESSION wsrep_sync_wait = 7");
+            session.execute(&mut conn).await?;
         }
         Ok(conn)
     }
@@ -199,6 +189,10 @@ impl Connector for MySql {
 ///
 /// Where a statement waits for a lock (an insert of the same new name, a forced release), the server stops before the
 /// client does. The lock wait is in whole seconds, at least 1.
+///
+/// If a client is frozen or gone between two requests of a transaction, its row locks stay until the server ends the
+/// session. MariaDB does that after five seconds. (MySQL has no such limit, and that of Percona,
+/// `kill_idle_transaction`, is global.)
 fn session(operation_timeout: Duration) -> String {
     let wait = (operation_timeout / 2).as_secs().max(1);
     format!(
@@ -208,7 +202,8 @@ fn session(operation_timeout: Duration) -> String {
              sql_select_limit = 18446744073709551615, sql_big_selects = 1, group_concat_max_len = 1073741824, \
              max_sort_length = 1024, sort_buffer_size = 2097152, tmp_table_size = 16777216, \
              max_heap_table_size = 16777216, unique_checks = 1, foreign_key_checks = 1 \
-             /*!80000 , max_execution_time = 0, range_optimizer_max_mem_size = 0 */ /*M! , max_statement_time = 0, check_constraint_checks = 1 */"
+             /*!80000 , max_execution_time = 0, range_optimizer_max_mem_size = 0 */ /*M! , max_statement_time = 0, check_constraint_checks = 1, \
+             idle_transaction_timeout = 5 */"
     )
 }
 

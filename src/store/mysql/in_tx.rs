@@ -27,10 +27,11 @@ use uuid::Uuid;
 use super::grant_rule::{freed, is_free, may_grant};
 use super::lock_row::{row_columns, row_ends};
 use super::statement::{ALL, NOW, hex, now, rows, rows_and_changes, wait_text};
-use crate::model::{FaultKind, Name};
+use crate::model::{FaultKind, Moment, Name};
 use crate::store::verbs::fault::{Fault, unlocked};
 use crate::store::verbs::in_tx::{
     FURTHEST_AHEAD, InTxStore, PinBy, PinOutcome, PinParams, TxParams, TxReply, TxTaken, TxWaited,
+    is_over,
 };
 use crate::store::verbs::row::LockRow;
 use crate::store::verbs::time::micros;
@@ -235,11 +236,12 @@ impl InTxStore for MySqlConnection {
         limit: Option<Duration>,
     ) -> Result<TxWaited, Fault> {
         let text = wait_text(&list(names.iter()), limit);
+        let until = limit.map(|limit| Moment::now() + limit);
         match send(self, text).await {
             Ok(Some(_)) => Ok(TxWaited::Locked),
             // ER_LOCK_WAIT_TIMEOUT ends only the statement: a caller with time left asks again.
             Ok(None) => Ok(TxWaited::TimedOut),
-            Err(fault) if fault.kind == FaultKind::Interrupted && limit.is_some() => {
+            Err(fault) if fault.kind == FaultKind::Interrupted && is_over(until) => {
                 Ok(TxWaited::TimedOut)
             }
             Err(fault) => Err(fault),

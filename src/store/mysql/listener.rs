@@ -129,16 +129,22 @@ fn listener(row: Option<&MySqlRow>) -> Result<Option<i64>, sqlx::Error> {
     row.map_or(Ok(None), |row| row.try_get(0))
 }
 
-/// Wakes connections that listen. What cannot be woken looks by itself.
+/// Wakes connections that listen, in one round trip. If one is gone, those after it are not woken: they look by
+/// themselves.
 pub(super) async fn wake(conn: &mut MySqlConnection, listeners: impl IntoIterator<Item = i64>) {
     let mut listeners: Vec<i64> = listeners.into_iter().collect();
     listeners.sort_unstable();
     listeners.dedup();
-    for id in listeners {
-        let wake = sqlx::raw_sql(AssertSqlSafe(kill(&format!("QUERY {id}"))));
-        if let Err(error) = wake.execute(&mut *conn).await {
-            tracing::debug!(%error, "{NOT_WOKEN}");
-        }
+    if listeners.is_empty() {
+        return;
+    }
+    let kills: Vec<String> = listeners
+        .iter()
+        .map(|id| kill(&format!("QUERY {id}")))
+        .collect();
+    let wake = sqlx::raw_sql(AssertSqlSafe(kills.join("; ")));
+    if let Err(error) = wake.execute(conn).await {
+        tracing::debug!(%error, "{NOT_WOKEN}");
     }
 }
 

@@ -59,8 +59,12 @@ impl Place for Database {
     const ROW_WAIT: Duration = Duration::from_millis(150);
     const LOCK: &'static str = "START TRANSACTION; SELECT * FROM rowlock_lock LOCK IN SHARE MODE";
 
+    /// As a client's own connection. It is an application's transaction, too, which may take its time.
     async fn connect(&self) -> MySqlConnection {
-        self.0.connect(0, TTL).await.unwrap()
+        let mut conn = self.0.connect(0, TTL).await.unwrap();
+        let no_limit = "SET SESSION autocommit = 1 /*M! , idle_transaction_timeout = 0 */";
+        Self::run(&mut conn, no_limit).await;
+        conn
     }
 
     async fn run(conn: &mut MySqlConnection, sql: &str) {

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::MySqlRow;
-use sqlx::{Connection, FromRow, MySqlConnection, Row};
+use sqlx::mysql::{MySqlQueryResult, MySqlRow};
+use sqlx::{FromRow, MySqlConnection, Row};
 use uuid::Uuid;
 
 use super::grant_rule::freed;
 use super::listener::{listener_of, wake};
-use super::statement::{fill, hex, in_one_transaction, read_as, write_and_read};
+use super::statement::{
+    answers_in_one_transaction, fill, hex, in_one_transaction, read_as, write_and_read,
+};
 use crate::store::driver::json;
 use crate::store::verbs::fault::Fault;
 use crate::store::verbs::session::{
@@ -170,11 +172,12 @@ impl SessionStore for MySqlConnection {
     async fn session_end(&mut self, id: Uuid) -> Result<u64, Fault> {
         // It waits for the session's row only. No statement that has that row locked waits for another row.
         let waiting = in_one_transaction(self, &fill(WAITING, &[hex(id.as_bytes())])).await?;
-        let mut tx = self.begin().await?;
-        sqlx::query(END).bind(id).execute(&mut *tx).await?;
-        let freed = sqlx::query(FREE).bind(id).bind(i64::MAX);
-        let freed = freed.execute(&mut *tx).await?.rows_affected();
-        tx.commit().await?;
+        // One round trip: if the client's machine vanished after the first statement, its rows would stay locked.
+        let session = hex(id.as_bytes());
+        let end = fill(END, std::slice::from_ref(&session));
+        let free = fill(FREE, &[session, i64::MAX.to_string()]);
+        let (_, results) = answers_in_one_transaction(self, &format!("{end}; {free}")).await?;
+        let freed = results.get(1).map_or(0, MySqlQueryResult::rows_affected);
         // Locks that were granted meanwhile.
         let (late, _) = self.session_free(id, i64::MAX).await?;
         let waiting: Result<Vec<Option<i64>>, _> =

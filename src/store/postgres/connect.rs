@@ -60,7 +60,10 @@ const STATEMENTS: usize = 100;
 /// is made once. Otherwise the server plans anew for each small batch: it takes ten rows for the usual number. No verb
 /// looks a row up twice, so a plan that remembers rows (PostgreSQL 14) only costs time. With `exit_on_error`, a
 /// database without tables would end the session.
-pub(super) const BY_KEY: &str = "SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
+///
+/// A transaction of rowlock's own sends its next statement at once. If its machine is gone, the server ends it.
+pub(super) const SESSION: &str = "SET idle_in_transaction_session_timeout = '5s'; \
+                      SET exit_on_error = off; SET enable_seqscan = off; SET jit = off; SET plan_cache_mode = force_generic_plan; \
                       SELECT set_config('enable_memoize', 'off', false) WHERE current_setting('enable_memoize', true) IS NOT NULL";
 
 /// The options of rowlock's own connections.
@@ -238,7 +241,7 @@ impl Connector for Postgres {
         }
         let sharing = self.sharing(&mut conn, &seen, &options).await?;
         if sharing == Sharing::Not {
-            sqlx::raw_sql(BY_KEY).execute(&mut conn).await?;
+            sqlx::raw_sql(SESSION).execute(&mut conn).await?;
         }
         let strict = seen.isolation != "read committed";
         Ok(OwnConnection::new(conn, sharing, strict, &self.sharing))

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
 
 use super::*;
 use crate::model::FaultKind;
-use crate::store::postgres::connect::BY_KEY;
+use crate::store::postgres::connect::SESSION;
 use crate::store::postgres::functions;
 use crate::store::postgres::listener::listen;
 use crate::store::tests::records::claim;
@@ -50,10 +50,11 @@ impl Place for Schema {
         "(extract(epoch FROM clock_timestamp() - interval '11 days') * 1000000)::bigint";
     const LOCK: &'static str = "BEGIN; SELECT * FROM rowlock_lock FOR SHARE";
 
-    /// As a client's own connection.
+    /// As a client's own connection. It is an application's transaction, too, which may take its time.
     async fn connect(&self) -> PgConnection {
         let mut conn = self.0.connect().await.unwrap();
-        Self::run(&mut conn, BY_KEY).await;
+        Self::run(&mut conn, SESSION).await;
+        Self::run(&mut conn, "SET idle_in_transaction_session_timeout = 0").await;
         conn
     }
 

@@ -6,9 +6,9 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::grant_rule::is_free;
 use super::{each, query, query_scalar};
-use crate::model::{FaultKind, Name};
+use crate::model::{FaultKind, Moment, Name};
 use crate::store::verbs::fault::Fault;
-use crate::store::verbs::in_tx::TxWaited;
+use crate::store::verbs::in_tx::{TxWaited, is_over};
 use crate::store::verbs::time::to_micros;
 
 const WAIT: &str = concat!(
@@ -27,6 +27,7 @@ pub(super) async fn wait(
     wanted: &[Name],
     limit: Option<Duration>,
 ) -> Result<TxWaited, Fault> {
+    let until = limit.map(|limit| Moment::now() + limit);
     // A limit on the whole statement: lock_timeout starts again for every row, and twice for a row with a queue.
     let limit = limit.map(|limit| (to_micros(limit) / 1_000).clamp(1, i64::from(i32::MAX)));
     let mut begin = String::from("SAVEPOINT rowlock_wait");
@@ -63,7 +64,7 @@ pub(super) async fn wait(
             give_back(conn).await?;
             see(conn).await
         }
-        Err(fault) if limit.is_some() && is_late(fault.kind) => {
+        Err(fault) if is_late(fault.kind, until) => {
             give_back(conn).await?;
             Ok(TxWaited::TimedOut)
         }
@@ -71,8 +72,12 @@ pub(super) async fn wait(
     }
 }
 
-fn is_late(kind: FaultKind) -> bool {
-    matches!(kind, FaultKind::Interrupted | FaultKind::LockTimeout)
+fn is_late(kind: FaultKind, until: Option<Moment>) -> bool {
+    match kind {
+        FaultKind::Interrupted => is_over(until),
+        FaultKind::LockTimeout => until.is_some(),
+        _ => false,
+    }
 }
 
 /// Unlocks all rows that were locked since the savepoint.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::fault::Fault;
 use super::row::LockRow;
-use crate::model::Name;
+use crate::model::{Moment, Name};
 
 /// The verbs for locks in the caller's transaction.
 #[async_trait]
@@ -148,6 +148,12 @@ pub(crate) enum TxTaken {
     Blocking,
     /// One of the names has no row, and no other session can make it before the transaction ends.
     NoRow,
+}
+
+/// Whether a wait that was interrupted has come to its limit, which servers count in whole milliseconds. If not,
+/// somebody has cancelled it.
+pub(crate) fn is_over(until: Option<Moment>) -> bool {
+    until.is_some_and(|until| Moment::now() + Duration::from_millis(1) >= until)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

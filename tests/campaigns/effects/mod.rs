@@ -119,7 +119,10 @@ fn is_enough(counts: Verdict, session: Session) -> bool {
 /// A client that has seen no key is told the outcome of each effect; and no key without an effect is stuck.
 async fn every_outcome_is_kept(db: &Db, effects: &[Effect], events: &[Event]) {
     let rowlock = db.rowlock().await;
-    let idempotency = rowlock.idempotency().max_attempts(ATTEMPTS).wait(LEASE * 2);
+    let idempotency = rowlock
+        .idempotency()
+        .max_attempts(ATTEMPTS)
+        .wait(patience());
     let begun = events.iter().filter_map(|event| match event {
         Event::Begun { record, .. } => Some(*record),
         _ => None,

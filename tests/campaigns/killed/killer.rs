@@ -39,7 +39,7 @@ impl Victim {
                 Self::Sessions => "pg_terminate_backend",
             };
             let kill = format!(
-                "SELECT COUNT({kill}(pid)) FROM pg_stat_activity
+                "SELECT COUNT(*) FILTER (WHERE {kill}(pid)) FROM pg_stat_activity
                  WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'
                    AND random() < 0.7"
             );

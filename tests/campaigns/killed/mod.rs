@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 use rowlock::{Engine, Error, Rowlock};
-use rowlock_test::{App, Db, eventually};
+use rowlock_test::{App, Db, connected, eventually};
 use tokio::task::JoinSet;
 
 pub(crate) use self::killer::Victim;
@@ -130,7 +130,7 @@ pub(crate) async fn run(engine: Engine, victim: Victim) {
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let client = Rowlock::builder().operation_timeout(Duration::from_secs(1));
-        let client = client.connect(&db.url).await.unwrap();
+        let client = connected(&client, &db.url).await;
         let app = App::connect(&db.url, CONNECTIONS).await;
         for _ in 0..TASKS {
             tasks.spawn(work(client.clone(), app.clone(), Arc::clone(&seen)));

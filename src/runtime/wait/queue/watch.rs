@@ -84,7 +84,11 @@ pub(crate) async fn watch(mut link: Link, queue: &Queue, target: &str) {
             } else {
                 log.trouble(&"a turn", &format_args!("{target}: {fault}"));
             }
-            seen = LastLook::nothing();
+            // The names after the one that could not be passed on have their turn.
+            seen = LastLook {
+                passed: seen.passed,
+                ..LastLook::nothing()
+            };
             sleep_until(Moment::now() + backoff.next().unwrap_or_default()).await;
             continue;
         }
